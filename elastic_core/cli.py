@@ -170,7 +170,8 @@ def drain(argv: Sequence[str]) -> None:
     manager, reading = _read_command(DRAIN, argv)
     warn_left_out(reading.left_out)
     (node,) = reading.operands
-    take_out(settings_of_job(reading.values, manager), node, manager, reading.values["timeout"], show)
+    settings, own = settings_of_job(reading.values, manager), reading.values
+    take_out(settings, node, manager, own["timeout"], show, deadline=own["deadline"])
 
 
 def stop(argv: Sequence[str]) -> None:
@@ -181,7 +182,8 @@ def stop(argv: Sequence[str]) -> None:
 
     manager, reading = _read_command(STOP, argv)
     warn_left_out(reading.left_out)
-    take_out(settings_of_job(reading.values, manager), manager, reading.values["timeout"], show)
+    settings, own = settings_of_job(reading.values, manager), reading.values
+    take_out(settings, manager, own["timeout"], show, deadline=own["deadline"])
 
 
 def serve(argv: Sequence[str]) -> None:

@@ -104,6 +104,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._formed = Round(0, ())
         self._unjudged: Decision | None = None
         self._orderly_stop = ""  # why the workers are to be stopped, if they may save first
+        self._stop_until: Instant | None = None  # when the workers are killed, if the request to leave says so
         self._first_sign = Instant(0.0)  # when the cause of the next decision first showed
         self._barrier_ends = Instant(0.0)
         self._performers: dict[Order, Callable[[Observation, Decision], Ended | None]] = {
@@ -236,6 +237,8 @@ class SimpleElasticAgent(ElasticAgent):
         which programs extend."""
         self._announce(seen, decision)
         self._orderly_stop = decision.reason if decision.orderly else ""
+        if self._stop_until is None and (verdict := seen.found(Outcome.DRAINED)) and verdict.within is not None:
+            self._stop_until = later(self._clock.now(), verdict.within)
         if Order.JOIN in decision.orders:
             return self._restart(seen, decision)
         for order in decision.orders:
@@ -363,6 +366,8 @@ class SimpleElasticAgent(ElasticAgent):
         """Leave without closing the rendezvous, so that the other nodes can continue. The other nodes are notified
         before the workers stop, because their own workers then fail, and that must use no restart."""
         signum = self._events.request or signal.SIGTERM
+        if self._events.departure:
+            self._stop_until = self._events.departure.until
         self._reporter.phase(AgentPhase.DRAINING, self._events.why)
         self._announce_leave(self._events.why)
         self._shutdown(signum, self._grace())
@@ -497,10 +502,9 @@ class SimpleElasticAgent(ElasticAgent):
         return self._shutdown_timeout
 
     def _grace(self) -> Duration:
-        """Return how many seconds the workers get until SIGKILL, of which a notice may leave fewer than configured."""
-        until = self._events.departure.until if self._events.departure else None
-        left = self._shutdown_timeout if until is None else max(until - self._clock.now(), 0.0)
-        return min(left, self._shutdown_timeout)
+        """Return how many seconds the workers get until SIGKILL. A deadline may leave fewer than configured."""
+        most = self._shutdown_timeout
+        return most if self._stop_until is None else min(max(self._stop_until - self._clock.now(), 0.0), most)
 
     def _end_hung_workers(self) -> None:
         """Kill hung workers, so that `_monitor_workers` finds them failed. This class detects no hangs."""

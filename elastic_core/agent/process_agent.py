@@ -95,7 +95,7 @@ class ProcessAgent(SimpleElasticAgent):
 
     @prof_as("LocalElasticAgent._stop_workers")
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        self._group_stop.stop(signal.SIGTERM, self._shutdown_timeout, saving=self._saving())
+        self._group_stop.stop(signal.SIGTERM, self._grace(), saving=self._saving())
 
     def _completed(self, result: RunResult) -> RunResult:
         if result.state is WorkerState.SUCCEEDED:
@@ -116,7 +116,7 @@ class ProcessAgent(SimpleElasticAgent):
         group = self._worker_group
         if not self._orderly_stop or group.store is None:
             return None
-        patience = min(_AGREEING, self._shutdown_timeout / 4)
+        patience = min(_AGREEING, self._grace() / 4)
         rank, size, multiple = group.group_rank, group.group_world_size, self._stop_at_multiple
         settle = partial(agree, group.store, rank, size, multiple=multiple, patience=patience)
         return CommonStep(self._processes, self._events, self._clock, settle, self._orderly_stop)

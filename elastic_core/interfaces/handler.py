@@ -203,6 +203,7 @@ class Verdict:
         lost: for RESTART, whether a node failed.
         judged: for RESTART, whether the cause is final. If not, a node failure may have caused the worker failure, and
             `Round.ended` of the next round has the final cause.
+        within: for DRAINED, how many seconds the workers get until SIGKILL, if that is less than usual.
     """
 
     outcome: Outcome
@@ -213,6 +214,7 @@ class Verdict:
     failures: Mapping[int, ProcessFailure] = field(default_factory=dict)
     lost: bool = False
     judged: bool = True
+    within: Duration | None = None
 
 
 class RendezvousHandler(abc.ABC):

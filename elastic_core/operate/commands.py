@@ -58,6 +58,21 @@ the job for slightly longer than the heartbeat interval, or longer if a heartbea
     },
 )
 
+_DEADLINE = own_flag(
+    "deadline",
+    seconds(above=0),
+    None,
+    "how long workers may take before they are killed; the node's --shutdown-timeout if that is less",
+    "S",
+    "seconds",
+)
+
+
+def _patience(whom: str) -> Spec:
+    about = f"how long to wait for the {whom} to leave; 0 to not wait"
+    return own_flag("timeout", seconds(), 120.0, about, "S", "seconds")
+
+
 DRAIN = Command(
     "drain",
     """\
@@ -68,7 +83,7 @@ agent exits with 9 (with 0 if none of its workers has run, or all have succeeded
 continue without it. NODE is a node's id, or a host name or rank that matches exactly one node.
 """,
     _JOB,
-    (own_flag("timeout", seconds(), 120.0, "how long to wait for the node to leave; 0 to not wait", "S", "seconds"),),
+    (_DEADLINE, _patience("node")),
     ("NODE",),
     example="elastic drain node3 --rdzv-endpoint node0:29400 --rdzv-id job7",
     codes={
@@ -89,7 +104,7 @@ elastic_core.should_stop save after the same step; others get SIGTERM. Each agen
 0 if none of its workers has run, or all have succeeded). Start the same command again to continue.
 """,
     _JOB,
-    (own_flag("timeout", seconds(), 120.0, "how long to wait for the nodes to leave; 0 to not wait", "S", "seconds"),),
+    (_DEADLINE, _patience("nodes")),
     example="elastic stop --rdzv-endpoint node0:29400 --rdzv-id job7",
     codes={
         ExitCode.SUCCESS: "the nodes have left; with --timeout=0, they were asked to leave",

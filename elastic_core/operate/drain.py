@@ -40,11 +40,13 @@ def drain(
     tell: Callable[[str], object],
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
+    deadline: Duration | None = None,
 ) -> None:
     """Ask the node that matches `word` to leave.
 
     Args:
         timeout: how many seconds to wait until the node has left; with 0, return immediately.
+        deadline: how many seconds the node's workers get until SIGKILL, if that is less than its shutdown timeout.
         tell: receives lines to print.
 
     Raises:
@@ -57,7 +59,7 @@ def drain(
         lifeline = Lifeline(lambda: node.seat if node.lifeline else None, lambda key: ended.set())
         with contextlib.closing(lifeline):
             lifeline.look()  # before the node can leave
-            state = within(ANSWER, lambda: ask(watcher.backend, [node]), settings.rdzv_endpoint)
+            state = within(ANSWER, lambda: ask(watcher.backend, [node], deadline), settings.rdzv_endpoint)
             tell(in_one_line(_asked(node, state, timeout)))
             if timeout:
                 gone = within(
@@ -73,6 +75,7 @@ def stop(
     tell: Callable[[str], object],
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
+    deadline: Duration | None = None,
 ) -> None:
     """Ask all nodes of the job to leave. The arguments and errors are those of `drain`. If the store stops with the
     node that hosts it, the nodes that are left can no longer be seen, and are not waited for."""
@@ -80,7 +83,7 @@ def stop(
         nodes = alive(job.roster, job.state or State())
         if not nodes:
             raise NotFoundError("the job has no nodes")
-        state = within(ANSWER, lambda: ask(watcher.backend, nodes), settings.rdzv_endpoint)
+        state = within(ANSWER, lambda: ask(watcher.backend, nodes, deadline), settings.rdzv_endpoint)
         if state.closed:
             tell(in_one_line(_over(state)))
             return
@@ -130,8 +133,8 @@ def _names(entries: Sequence[Entry]) -> str:
     return ", ".join(entry.node for entry in entries) or "none"
 
 
-def ask(backend: RosterBackend, nodes: Sequence[Entry]) -> State:
-    """Mark the nodes as draining and return the new state.
+def ask(backend: RosterBackend, nodes: Sequence[Entry], deadline: Duration | None = None) -> State:
+    """Mark the nodes as draining and return the new state. For `deadline`, see `drain`.
 
     Raises:
         RendezvousConnectionError: the store does not answer, or refuses every write.
@@ -141,7 +144,7 @@ def ask(backend: RosterBackend, nodes: Sequence[Entry]) -> State:
     def change() -> State | None:
         found = backend.get_state()
         state = State() if found is None else decoded_state(found[0])
-        changed = functools.reduce(drained, (node.key for node in nodes), state)
+        changed = functools.reduce(lambda old, node: drained(old, node.key, deadline), nodes, state)
         if changed is state:
             return state
         answer = backend.set_state(encoded_state(changed), None if found is None else found[1])

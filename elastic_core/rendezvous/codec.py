@@ -26,7 +26,9 @@ from elastic_core.rendezvous.seats import NOBODY, Seats
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VERSION = 6
+    from elastic_core.clock import Duration
+
+VERSION = 7
 LONGEST_STATE = 16 * 1024 * 1024
 LONGEST_ENTRY = 128 * 1024
 _LONGEST_NAME = 255
@@ -90,7 +92,7 @@ def encoded_state(state: State) -> bytes:
         "seats": len(state.seats),
         "gone": [state.rank(key) for key in state.gone],
         "done": [state.rank(key) for key in state.done],
-        "draining": state.draining,
+        "draining": dict(state.draining),
         "end": state.end and _end(state.end),
         "restarts": state.restarts,
         "max_restarts": state.max_restarts,
@@ -126,7 +128,7 @@ def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
             seats=seats,
             gone=tuple(keys[_natural(rank)] for rank in _items(document["gone"])),
             done=tuple(keys[_natural(rank)] for rank in _items(document["done"])),
-            draining=_names(document["draining"]),
+            draining=_draining_of(document["draining"]),
             end=None if end is None else _end_of(end),
             restarts=_natural(document["restarts"]),
             max_restarts=_natural(document["max_restarts"]),
@@ -216,6 +218,11 @@ def _name(value: Any) -> str:
 
 def _names(values: Any) -> tuple[str, ...]:
     return tuple(_name(value) for value in _items(values))
+
+
+def _draining_of(item: Any) -> dict[str, Duration | None]:
+    pairs = _items(list(_typed(item, dict).items()))
+    return {_name(key): None if most is None else float(_typed(most, (int, float))) for key, most in pairs}
 
 
 def _text(value: Any, longest: int = 4 * _LONGEST_TEXT) -> str:

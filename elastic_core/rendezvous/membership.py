@@ -78,7 +78,7 @@ def verdict(state: State, key: str, round_id: RoundId) -> Verdict | None:
             failures={} if state.closed.succeeded else first_failures(state),
         )
     if key in state.draining:
-        return Verdict(Outcome.DRAINED, DRAINED)
+        return Verdict(Outcome.DRAINED, DRAINED, within=state.draining[key])
     if state.round == round_id and state.open:
         return None
     if state.round != round_id or state.end is None:

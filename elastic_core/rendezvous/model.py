@@ -202,7 +202,7 @@ class State:
         seats: that round's members in rank order.
         gone: keys of members that have been lost or have left since the round formed.
         done: keys of members whose workers have succeeded.
-        draining: keys of nodes that were asked to leave.
+        draining: keys of nodes that were asked to leave, each with the seconds that its workers get at most, or None.
         end: how the most recently ended round ended; kept while the next round runs.
         restarts: how many failures have been forgiven so far.
         max_restarts: how many failures are forgiven: the highest number that any member of the last round allows.
@@ -219,7 +219,7 @@ class State:
     seats: Seats = NOBODY
     gone: tuple[str, ...] = ()
     done: tuple[str, ...] = ()
-    draining: tuple[str, ...] = ()
+    draining: Mapping[str, Duration | None] = field(default_factory=dict)
     end: End | None = None
     restarts: int = 0
     max_restarts: int = 0
@@ -286,7 +286,7 @@ def formed(
         done=(),
         max_restarts=max_restarts,
         reason=reason,
-        draining=tuple(key for key in state.draining if key in announced or state.seated(key)),
+        draining={key: most for key, most in state.draining.items() if key in announced or state.seated(key)},
         refused=tuple(item for item in state.refused if item[0] in announced),
     )
 
@@ -400,11 +400,12 @@ def succeeded(state: State, keys: Collection[str], round_id: RoundId) -> State:
     return replace(state, done=(*state.done, *new)) if new else state
 
 
-def drained(state: State, key: str) -> State:
-    """Record that a user has asked a node to leave. If that node's workers are running, the leader ends the round."""
+def drained(state: State, key: str, within: Duration | None = None) -> State:
+    """Record that a user has asked a node to leave, and how many seconds its workers get at most. If that node's
+    workers are running, the leader ends the round. A second request for the same node has no effect."""
     if state.closed or key in state.draining:
         return state
-    return replace(state, draining=(*state.draining, key))
+    return replace(state, draining={**state.draining, key: within})
 
 
 def refused(state: State, keys: Collection[tuple[str, str]]) -> State:

@@ -128,7 +128,9 @@ def _states():
     running = State(
         round=RoundId(3), open=True, seats=seats, min_nodes=1, max_nodes=4, max_restarts=3, origin="a/1", serial=9
     )
-    ended = State(round=RoundId(3), seats=seats, gone=("b/1",), done=("a/1",), draining=("a/1",), end=end, reason="why")
+    ended = State(
+        round=RoundId(3), seats=seats, gone=("b/1",), done=("a/1",), draining={"a/1": 20.0}, end=end, reason="why"
+    )
     closed = State(closed=Closed("a", "done", True), refused=(("d/1", "no"),))
     return tuple(map(encoded_state, (State(), running, ended, closed)))
 

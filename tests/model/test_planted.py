@@ -55,7 +55,7 @@ def counts_again(roster, state, settings, *rest):
 
 
 def lets_drained_nodes_in(roster, state, settings, *rest):
-    decision = decide(roster, replace(state, draining=()), settings, *rest)
+    decision = decide(roster, replace(state, draining={}), settings, *rest)
     if isinstance(decision, Write):
         return Write(replace(decision.state, draining=state.draining), decision.reason)
     return decision

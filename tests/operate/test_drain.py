@@ -15,6 +15,7 @@ from elastic_core.operate import drain as draining
 from elastic_core.operate.drain import ask, departure, drain, node_called, stop
 from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.lifeline import Lifeline
+from elastic_core.rendezvous.membership import verdict
 from elastic_core.rendezvous.model import Cause, closed, ended, refused
 
 
@@ -66,7 +67,14 @@ def test_drained_member_is_marked_in_the_state(job, store):
     backend, _ = store(job.state("ab"))
     state = ask(backend, [job.entry("b")])
     assert state == state_in(backend)
-    assert (state.draining, state.open) == (("b/1",), True)  # the leader ends the round, if the node's workers run
+    assert (state.draining, state.open) == ({"b/1": None}, True)  # the leader ends the round, if the node's workers run
+
+
+def test_deadline_is_in_the_state_and_in_the_verdict(job, store):
+    backend, _ = store(job.state("ab"))
+    state = ask(backend, [job.entry("b")], 20.0)
+    assert state == state_in(backend)
+    assert (verdict(state, "b/1", state.round).within, verdict(state, "a/1", state.round)) == (20.0, None)
 
 
 def test_second_drain_writes_nothing(job, store):
@@ -79,8 +87,8 @@ def test_second_drain_writes_nothing(job, store):
 
 def test_node_can_be_drained_before_the_first_round(job, store):
     backend, _ = store(None)
-    assert ask(backend, [job.entry("b")]).draining == ("b/1",)
-    assert state_in(backend).draining == ("b/1",)
+    assert ask(backend, [job.entry("b")]).draining == {"b/1": None}
+    assert state_in(backend).draining == {"b/1": None}
 
 
 def test_concurrent_writes_are_kept(job, fixed_backend):
@@ -103,7 +111,7 @@ def test_concurrent_writes_are_kept(job, fixed_backend):
     backend = Contested((None, []))
     state = ask(backend, [job.entry("b")])
     assert state == backend.stands
-    assert (state.draining, len(state.refused)) == (("b/1",), 3)
+    assert (state.draining, len(state.refused)) == ({"b/1": None}, 3)
 
 
 def test_permanent_write_conflict_is_an_error(job, fixed_backend):
@@ -163,7 +171,7 @@ def test_drain_waits_until_the_node_has_left(job, store, drained):
         "b on host-b was asked to leave; waiting up to 60 s until it has left",
         "b has left",
     ]
-    assert state_in(backend).draining == ("b/1",)
+    assert state_in(backend).draining == {"b/1": None}
 
 
 def test_drain_waits_no_longer_than_its_timeout(job, store, drained):
@@ -177,7 +185,7 @@ def test_drain_waits_no_longer_than_its_timeout(job, store, drained):
 def test_zero_timeout_drains_without_waiting(job, store, drained):
     backend, inner = store(job.state("ab"))
     assert drained(Beating(backend, ["a/1", "b/1"]), inner, timeout=0.0) == ["b on host-b was asked to leave"]
-    assert state_in(backend).draining == ("b/1",)
+    assert state_in(backend).draining == {"b/1": None}
 
 
 def test_node_that_fails_during_a_drain_is_reported(job, store, drained):

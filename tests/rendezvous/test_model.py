@@ -47,17 +47,19 @@ def test_new_round_forgets_the_losses_of_the_last(build):
 
 
 def test_new_round_forgets_nodes_without_an_entry(build):
-    before = State(round=RoundId(4), seats=build.seats("ab"), draining=("a", "x"), refused=(("y", "why"), ("b", "why")))
+    before = State(
+        round=RoundId(4), seats=build.seats("ab"), draining={"a": 5.0, "x": None}, refused=(("y", "why"), ("b", "why"))
+    )
     state = formed(before, build.seats("c"), 3, "", {"b", "c", "a"})
-    assert (state.draining, state.refused) == (("a",), (("b", "why"),))
+    assert (state.draining, state.refused) == ({"a": 5.0}, (("b", "why"),))
 
 
 def test_drain_of_a_cut_off_member_lasts_one_round(build):
     """It rejoins after a round without it, and leaves then. If it does not, the round after that forgets the drain."""
-    drained = replace(build.state("ab", open=False), draining=("b",))
+    drained = replace(build.state("ab", open=False), draining={"b": None})
     without = formed(drained, build.seats("a"), 3, "", {"a"})
-    assert without.draining == ("b",)
-    assert formed(replace(without, open=False), build.seats("a"), 3, "", {"a"}).draining == ()
+    assert without.draining == {"b": None}
+    assert formed(replace(without, open=False), build.seats("a"), 3, "", {"a"}).draining == {}
 
 
 def test_round_ends_once(running):
@@ -188,7 +190,7 @@ def test_leaving_after_success_keeps_the_round(running):
 
 def test_draining_alone_does_not_end_the_round(running):
     state = drained(running, "b")
-    assert (state.open, state.draining) == (True, ("b",))
+    assert (state.open, state.draining) == (True, {"b": None})
     assert drained(state, "b") is state
     gone = left(state, "b", "asked to")
     assert (gone.open, gone.end.cause, gone.end.reason) == (False, Cause.DRAINED, "b is drained")

@@ -157,7 +157,7 @@ def test_refused_write_is_decided_again(alone):
     request = alone.node.close("enough", succeeded=False)
     assert kinds(alone.settle())[:2] == [WriteState, WriteState]
     assert (request, None) in alone.node.pop_settled()
-    assert (alone.state.draining, bool(alone.state.closed)) == (("z/1",), True)
+    assert (alone.state.draining, bool(alone.state.closed)) == ({"z/1": None}, True)
 
 
 def test_failed_change_is_settled_with_its_error(alone):

@@ -112,7 +112,7 @@ def test_ineligible_node_does_not_end_the_round(build, choose, who):
     late, after = "c" if who == "late" else "", 1 if who == "of the past" else 2
     roster = build.roster("abc", late=late, after=after)
     if who == "drained":
-        state = replace(state, draining=("c",))
+        state = replace(state, draining={"c": None})
     elif who == "refused":
         state = replace(state, refused=(("c", "why"),))
     assert isinstance(choose(roster, state), Wait)

@@ -63,5 +63,5 @@ def test_lost_node_is_ready_after_announcing_again(build):
 
 
 def test_drained_or_refused_node_does_not_wait(build):
-    state = State(draining=("b",), refused=(("c", "why"),))
+    state = State(draining={"b": None}, refused=(("c", "why"),))
     assert keys(waiting(build.roster("abcd", late="d"), state)) == ["a"]
