@@ -178,7 +178,12 @@ class StoreBackend(RosterBackend):
         return self._use("sending a heartbeat", write, takes_part=True)
 
     def roster(self) -> tuple[Announced, ...]:
-        return self._use("reading the roster", lambda store, epoch: epoch.log.read(store))
+        def read(store: Store, epoch: _Epoch) -> tuple[Announced, ...]:
+            if self._observes and epoch.versions.standing() is None:
+                epoch.versions.newest(store)  # a store that only points to another one has no entries
+            return epoch.log.read(store)
+
+        return self._use("reading the roster", read)
 
     def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
         epoch = self._epoch

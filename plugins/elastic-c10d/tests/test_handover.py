@@ -202,6 +202,7 @@ def test_newcomers_and_commands_find_moved_store_at_endpoint(connected_nodes, no
     looking = open_backend(RendezvousParameters("c10d", endpoint, "job", 1, 1, join_timeout=20.0))
     if (signs := seal()) is not None:
         looking.sign_with(signs)
+    assert keys(looking) == ["b", "d"]  # even before it has read the state
     assert looking.get_state()[0] == b"state"
     looking.close()
 
