@@ -297,11 +297,20 @@ class DynamicRendezvousHandler(RoundHandler):
         if not self._backend.hosts_store or self._known_closed():
             return not self._backend.hosts_store
         patience = self._patience.handover
+        if self._nobody_stays():
+            return False
         try:
             self._driver.carry_out(lambda node: node.hand_over(patience), 2 * patience + self._patience.answer)
         except RendezvousError as error:  # other nodes then react as if this one were lost
             get_logger().warning("rendezvous fault", reason=f"the store was not handed over: {error}")
         return not self._backend.hosts_store
+
+    def _nobody_stays(self) -> bool:
+        """Return whether all other nodes were asked to leave as well. They then need no store after this one."""
+        if self._driver.ask(lambda node, now: node.heirs):
+            return False
+        known = self._driver.carry_out(lambda node: node.request(RefreshRoster()), self._patience.answer)
+        return known and not self._driver.ask(lambda node, now: node.heirs)
 
     def hurry(self) -> None:
         self._hurried = True

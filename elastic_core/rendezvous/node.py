@@ -247,17 +247,23 @@ class Node:
         return self.state is not None
 
     def linger(self) -> None:
-        """If the job is over, check whether other nodes still have to learn of its end from the store in this
-        process."""
-        self.lingers = self.connection.outage is None and self.state is not None and self.state.closed is not None
+        """If the job is over or all nodes leave, check whether others still need the store in this process."""
+        state = self.state or State()
+        over = state.closed is not None or (not self.heirs and any(key != self.key for key in state.draining))
+        self.lingers = self.connection.outage is None and over
         self._roster_stale = True
 
-    def hand_over(self, timeout: Duration) -> Request:
-        """Hand over the store of this process, which is about to end. Members that are not leaving come first as
-        heirs."""
+    @property
+    def heirs(self) -> tuple[str, ...]:
+        """The nodes that stay if this one leaves, as far as it knows: members first, then nodes that wait."""
         state = self.state or State()
+        waiting = (seen.entry.key for seen in self.seen.roster if not seen.late)
         out = {self.key, *state.draining}
-        return self.request(HandOver(tuple(key for key in state.busy if key not in out), timeout))
+        return tuple(key for key in dict.fromkeys((*state.busy, *waiting)) if key not in out)
+
+    def hand_over(self, timeout: Duration) -> Request:
+        """Hand over the store of this process, which is about to end."""
+        return self.request(HandOver(self.heirs, timeout))
 
     def lost(self, key: str) -> None:
         """Record that the agent with this key and its workers have ended. This node reports the loss even if it does

@@ -862,9 +862,15 @@ def test_store_host_lingers_until_the_other_nodes_leave(pair):
     assert not leader.node.lingers
 
 
-def test_store_host_lingers_only_in_a_closed_job(alone):
+def test_store_host_lingers_only_if_no_other_node_stays(alone):
     alone.node.linger()
     assert not alone.node.lingers
+    state = alone.node.state
+    for draining, lingers in (({"z/1": None, alone.node.key: None}, True), ({alone.node.key: None}, False)):
+        alone.node.state = replace(state, draining=draining)
+        alone.node.linger()
+        assert alone.node.lingers == lingers
+    alone.node.state = state
     alone.node.close("enough", succeeded=True)
     alone.settle()
     alone.backend.reachable = False
