@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.clock import Instant, SystemClock
 from elastic_core.support.page import PageFile, mapped
+from elastic_core.watchdog.process import process_runs
 
 if TYPE_CHECKING:
     import mmap
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 STOP_FILE = "ELASTIC_STOP_FILE"
 """The environment variable that holds the path of the worker's page."""
 
+GREATEST_STEP = 2**63 - 1
 _WHOLE, _REAL = struct.Struct("q"), struct.Struct("d")
-_STEP, _SAVED, _ASKED, _AT, _UNTIL, _REASON = 0, 8, 16, 24, 32, 40  # offsets in the page
+_STEP, _SAVED, _ASKED, _AT, _UNTIL, _OWNER, _REASON = 0, 8, 16, 24, 32, 40, 48  # offsets in the page
 _SIZE = 256
 _NONE, _NO_STEP = -1, -2  # there is no step yet; the agents could not agree on one
 _PAUSE: Duration = 0.001  # between two reads of the page while the agents agree
@@ -39,9 +41,10 @@ def should_stop(step: int) -> bool:
     """Return whether this worker should save and end its training loop now.
 
     Call this once per step, in the thread that trains, outside code that `torch.compile` compiles. All workers of the
-    job get true at the same step. Until the job is asked to stop, a call takes less than a microsecond and involves no
-    communication. After that, a call may block for some milliseconds while the agents agree on the step. Without an
-    agent, the result is always false.
+    job get true at the same step, or none does. Until the job is asked to stop, a call takes less than a microsecond
+    and involves no communication. After that, a call blocks while the agents agree on the step. This usually takes
+    milliseconds, and never more than half of the time until the deadline. Without an agent, the result is always false,
+    as it is in all processes of a worker but the first one that calls this.
 
     Args:
         step: the number of the step, 0 or more. All workers must count in the same way, and the number never decreases
@@ -82,9 +85,16 @@ def _until(page: mmap.mmap | bytearray) -> Instant:
 
 
 def _open_page() -> mmap.mmap | bytearray:
+    """Map the page. The first process of a worker that does so owns it until that process ends. All others (such as
+    DataLoader processes) inherit the variable as well, but must neither announce steps nor be asked to stop."""
     global _page
-    _page = mapped(STOP_FILE, _SIZE)
-    return _page
+    page, own = mapped(STOP_FILE, _SIZE), os.getpid()
+    owner = _WHOLE.unpack_from(page, _OWNER)[0]
+    if owner not in (0, own) and process_runs(owner, None):
+        page = bytearray(_SIZE)
+    _WHOLE.pack_into(page, _OWNER, own)
+    _page = page
+    return page
 
 
 def _forget_page() -> None:
@@ -114,6 +124,7 @@ class StopFile(PageFile):
     def ask(self, until: Instant, reason: str) -> None:
         """Ask the worker to stop. Its next call to `should_stop` then blocks until `answer` is called or `until` has
         passed."""
+        self.write(_WHOLE.pack(_NONE), _SAVED)  # what the worker reported before does not count
         self.write(reason.encode(errors="replace")[: _SIZE - _REASON], _REASON)
         self.write(_REAL.pack(until), _UNTIL)
         self.write(_WHOLE.pack(1), _ASKED)

@@ -133,16 +133,36 @@ def test_page_of_another_size_is_ignored(tmp_path, loop, page):
     assert loop().stdout.readline() == "0\n"
 
 
-@pytest.mark.parametrize("name", ["should_stop", "stopped"])
-def test_call_reaches_the_page_of_a_forked_worker(name, page, loop):
-    script = f"""
-import elastic_core, os
+FAMILY = """
+import elastic_core, os, subprocess, sys
 elastic_core.should_stop(1)
 if (child := os.fork()) == 0:
-    elastic_core.{name}(7)
+    elastic_core.should_stop(7)
+    elastic_core.stopped(7)
     os._exit(0)
 os.waitpid(child, 0)
+subprocess.run([sys.executable, "-c", "import elastic_core; elastic_core.should_stop(8)"], check=True)
 """
-    loop(script).wait(LIMIT_S)
-    assert page.announced() == (7 if name == "should_stop" else 1)
-    assert page.saved() == (name == "stopped")
+
+
+def test_only_the_first_process_of_a_worker_is_asked(page, loop):
+    """A DataLoader process or a helper inherits the variable, but counts other steps."""
+    loop(FAMILY).wait(LIMIT_S)
+    assert (page.announced(), page.saved()) == (1, False)
+
+
+def test_page_passes_to_the_next_process_when_the_first_has_ended(page, loop):
+    """A wrapper script may start the training again."""
+    loop("import elastic_core; elastic_core.should_stop(5)").wait(LIMIT_S)
+    loop("import elastic_core; elastic_core.should_stop(2)").wait(LIMIT_S)
+    assert page.announced() == 2
+
+
+def test_acknowledgment_before_the_request_does_not_count(page, loop):
+    worker = loop("import elastic_core\nelastic_core.stopped(0)\nprint()\ninput()\nelastic_core.stopped(1)")
+    worker.stdout.readline()
+    page.ask(soon(), "")
+    assert not page.saved()
+    worker.stdin.write("\n")
+    worker.wait(LIMIT_S)
+    assert page.saved()

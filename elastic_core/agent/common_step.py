@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from elastic_core.clock import later
 from elastic_core.log import get_logger
+from elastic_core.stop import GREATEST_STEP
 from elastic_core.support.bounded import BackgroundCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from elastic_core.agent.event_queue import EventQueue
     from elastic_core.clock import Clock, Duration, Instant
@@ -41,14 +42,18 @@ def agree(store: Store, rank: int, size: int, highest: int, *, multiple: int, pa
     Returns None if a node does not answer in time or has announced no step. Raises the store's errors.
     """
     if size == 1:
-        return _following(highest, multiple)
+        return _following(highest, multiple) if highest >= 0 else None
     limit = timedelta(seconds=patience)
     step: int | None = None
     if rank != 0:
         store.set(_OWN.format(rank=rank), str(highest))
         if highest < 0:
             return None
-        store.wait([_AGREED], limit)
+        try:
+            store.wait([_AGREED], limit)
+        except Exception:
+            store.set(_OWN.format(rank=rank), str(_NO_STEP))  # rank 0 may be late, and must not count this node
+            raise
         step = _read(store, _AGREED)
         return step if step >= 0 else None
     try:
@@ -62,8 +67,10 @@ def agree(store: Store, rank: int, size: int, highest: int, *, multiple: int, pa
     return step
 
 
-def _following(highest: int, multiple: int) -> int:
-    return (highest // multiple + 1) * multiple
+def _following(highest: int, multiple: int) -> int | None:
+    """Return the first step above `highest`, or None if there is none: a page holds numbers of 64 bits."""
+    step = (highest // multiple + 1) * multiple
+    return step if 0 < step <= GREATEST_STEP else None
 
 
 def _read(store: Store, key: str) -> int:
@@ -111,7 +118,7 @@ class CommonStep:
 
     def is_over(self) -> bool:
         """Pass the agreed step to the workers once it is known. Returns whether there is nothing left to wait for,
-        because every worker has saved, a worker has failed, or there is no common step."""
+        because every worker has saved or exited, or there is no common step."""
         if not self._answered and self._call is not None and self._call.wait(0):
             step, reason = None, "another node did not answer in time, or its workers do not call should_stop"
             try:
@@ -125,7 +132,7 @@ class CommonStep:
             self._answer(step)
             if step is None:
                 return True
-        return bool(self._processes.failures()) or not self._unsaved()
+        return not self._unsaved()
 
     @property
     def next_look(self) -> Instant:
@@ -135,8 +142,11 @@ class CommonStep:
         """Release workers that are still waiting for the step, and log which ones have not stopped at it."""
         if not self._answered:
             self._answer(None)
-        if self._step is not None and (left := self._unsaved()):
-            get_logger().warning("workers have not saved", local_ranks=left, step=self._step)
+        if self._step is None:
+            return
+        failed = {failure.local_rank: failure.reason for failure in self._processes.failures().values()}
+        if left := sorted({*self._unsaved(), *failed}):
+            get_logger().warning("workers have not saved", local_ranks=left, step=self._step, **_as_fields(failed))
 
     def _unsaved(self) -> list[int]:
         saved = self._processes.saved()
@@ -145,3 +155,8 @@ class CommonStep:
     def _answer(self, step: int | None) -> None:
         self._answered, self._step = True, step
         self._processes.stop_at(step)
+
+
+def _as_fields(failed: Mapping[int, str]) -> dict[str, str]:
+    reasons = "; ".join(f"local rank {rank}: {reason}" for rank, reason in sorted(failed.items()))
+    return {"failed": reasons} if failed else {}

@@ -147,7 +147,7 @@ def supervise(budget: RestartBudget, seen: Observation) -> Decision:
     of the job, of this node's part in it, or of its connection precedes failures, because they may be consequences. A
     failure precedes a membership change, because a restart adopts the change anyway."""
     if seen.request:
-        return Decision((Order.LEAVE,), seen.request, budget, orderly=True)
+        return Decision((Order.LEAVE,), seen.request, budget, orderly=_workers_may_save(seen.verdict))
     if seen.failed and not seen.complete:
         return Decision((Order.REPORT, Order.STOP, Order.REPORT), _what_failed(seen.result), budget)
     if seen.result.state is WorkerState.SUCCEEDED:
@@ -156,7 +156,7 @@ def supervise(budget: RestartBudget, seen: Observation) -> Decision:
         return _after_close(budget, seen, verdict)
     if verdict := seen.found(Outcome.DRAINED):
         orders = (Order.DEPART, *_stop(seen), Order.YIELD)
-        return Decision(orders, f"drained: {verdict.reason}", budget, orderly=True)
+        return Decision(orders, f"drained: {verdict.reason}", budget, orderly=_workers_may_save(verdict))
     if verdict := seen.found(Outcome.FENCED):
         return _after_round(budget, seen, verdict)
     if seen.failed:
@@ -204,8 +204,15 @@ def _stop(seen: Observation) -> tuple[Order, ...]:
 def _after_round(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
     """Decide what to do after this node's round is over. The cause is what ended the round, not a local failure."""
     orders, cause = (*_stop(seen), Order.JOIN), _cause_of(verdict)
-    orderly = verdict.outcome is Outcome.RESTART and cause is RestartCause.MEMBERSHIP
-    return Decision(orders, verdict.reason, budget, cause, certain=verdict.judged, orderly=orderly)
+    may_save = _workers_may_save(verdict)
+    return Decision(orders, verdict.reason, budget, cause, certain=verdict.judged, orderly=may_save)
+
+
+def _workers_may_save(verdict: Verdict | None) -> bool:
+    """Return whether the workers can save together: not if some of them are gone already."""
+    if verdict is None or verdict.outcome is Outcome.DRAINED:
+        return True
+    return verdict.outcome is Outcome.RESTART and _cause_of(verdict) is RestartCause.MEMBERSHIP
 
 
 def judged(decision: Decision, ended: Verdict | None) -> Decision:

@@ -37,6 +37,7 @@ class FakeWorkers:
         ignore_signals: local ranks that ignore every signal but SIGKILL.
         unkillable: local ranks that ignore SIGKILL too, like a process in uninterruptible sleep.
         reluctant: local ranks that do not exit at the step at which they should stop.
+        fails_to_save: local ranks that exit with 1 at that step.
 
     Attributes:
         steps: the steps that workers have announced, by local rank, set by the test.
@@ -55,11 +56,13 @@ class FakeWorkers:
         ignore_signals: Collection[int] = (),
         unkillable: Collection[int] = (),
         reluctant: Collection[int] = (),
+        fails_to_save: Collection[int] = (),
     ) -> None:
         self._on_start = on_start
         self._ignore_signals = {*ignore_signals, *unkillable}
         self._unkillable = set(unkillable)
         self._reluctant = set(reluctant)
+        self._fails_to_save = set(fails_to_save)
         self._lock = threading.RLock()
         self._bell_reader, self._bell_writer = os.pipe()
         self._running: dict[int, int] = {}
@@ -123,7 +126,8 @@ class FakeWorkers:
         with self._lock:
             self.stops.append(step)
             for rank in [] if step is None else [rank for rank in self._running if rank not in self._reluctant]:
-                self._end(rank, 0, obeyed=True)
+                fails = rank in self._fails_to_save
+                self._end(rank, int(fails), obeyed=not fails)
 
     def saved(self) -> list[int]:
         return self.acknowledged

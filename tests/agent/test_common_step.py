@@ -13,7 +13,7 @@ from elastic_core.agent.interface import RunResult, WorkerState
 from elastic_core.agent.stopping import Step, StopPlan
 from elastic_core.agent.supervise import Observation, RestartBudget, supervise
 from elastic_core.builtin.memory_store import MemoryStore
-from elastic_core.clock import Instant
+from elastic_core.clock import Instant, SystemClock
 from elastic_core.errors import SignalException
 from elastic_core.interfaces.handler import Outcome, Verdict
 
@@ -67,6 +67,19 @@ def test_missing_first_node_prevents_a_common_step():
         agree(MemoryStore(), 1, 2, 5, multiple=1, patience=0.05)
 
 
+def test_late_first_node_does_not_count_a_node_that_has_given_up():
+    store = MemoryStore()
+    with pytest.raises(TimeoutError):
+        agree(store, 1, 2, 5, multiple=1, patience=0.05)
+    assert agree(store, 0, 2, 7, multiple=1, patience=PATIENCE) is None
+
+
+@pytest.mark.parametrize(("highest", "multiple"), [(2**63 - 1, 1), (5, 2**63)])
+def test_step_beyond_64_bits_is_no_common_step(highest, multiple):
+    assert agreed(highest, 3, multiple=multiple) == [None, None]
+    assert agreed(highest, multiple=multiple) == [None]
+
+
 def test_single_node_does_not_use_the_store():
     store = MemoryStore()
     agree(store, 0, 1, 5, multiple=1, patience=PATIENCE)
@@ -81,7 +94,7 @@ def test_garbage_in_the_store_is_an_error(value):
         step = agree(store, 0, 2, 5, multiple=1, patience=PATIENCE)
     except ValueError:
         return
-    assert step == 10**20  # a number that is cut off is a number; no worker reaches it before its deadline
+    assert step is None  # a number that is cut off is a number, but too large for a page
 
 
 # The plan of a stop
@@ -112,6 +125,9 @@ def test_second_signal_ends_saving_and_then_the_grace_period():
     ("verdict", "asked", "state", "orderly"),
     [
         (None, "received SIGTERM", WorkerState.HEALTHY, True),
+        (Verdict(Outcome.RESTART, "b joined"), "received SIGTERM", WorkerState.HEALTHY, True),
+        (Verdict(Outcome.RESTART, "b failed", failed=True), "received SIGTERM", WorkerState.HEALTHY, False),
+        (Verdict(Outcome.RESTART, "b was lost", lost=True), "received SIGTERM", WorkerState.HEALTHY, False),
         (Verdict(Outcome.DRAINED, "asked"), "", WorkerState.HEALTHY, True),
         (Verdict(Outcome.RESTART, "b joined"), "", WorkerState.HEALTHY, True),
         (Verdict(Outcome.RESTART, "b was lost", lost=True), "", WorkerState.HEALTHY, False),
@@ -129,14 +145,14 @@ def test_only_requests_and_changes_of_membership_are_orderly(verdict, asked, sta
 # The agent
 
 
-def stopped(make_node, steps, reluctant=(), acknowledged=(), **more):
+def stopped(make_node, steps, reluctant=(), acknowledged=(), fails_to_save=(), **more):
     """Run workers that announce these steps until a signal comes. Returns them."""
 
     def begin(plan, workers):
         workers.steps, workers.acknowledged = dict(enumerate(steps)), acknowledged
         node.agent.receive_signal(TERM)
 
-    node = make_node(workers=FakeWorkers(begin, reluctant=reluctant), **more)
+    node = make_node(workers=FakeWorkers(begin, reluctant=reluctant, fails_to_save=fails_to_save), **more)
     with pytest.raises(SignalException):
         node.run()
     return node.workers
@@ -159,6 +175,14 @@ def test_worker_that_does_not_save_is_named_and_gets_the_signal(make_node, logge
     assert workers.stops == [6]
     assert workers.signals == [TERM, CONT]
     assert "workers have not saved: local_ranks=1 step=6" in logged()
+
+
+def test_failure_while_saving_is_named_and_leaves_the_others_their_time(make_node, logged):
+    begun = SystemClock().now()
+    workers = stopped(make_node, [3, 5], shutdown_timeout=2.0, reluctant=[1], fails_to_save=[0])
+    assert SystemClock().now() - begun >= 1.0
+    assert workers.signals == [TERM, CONT]
+    assert 'workers have not saved: local_ranks=0,1 step=6 failed="local rank 0: exit code 1"' in logged()
 
 
 def test_worker_that_has_saved_but_runs_on_gets_the_signal_at_once(make_node):
