@@ -86,6 +86,7 @@ _START_AGAIN = {
     ExitCode.RENDEZVOUS_FAILED: "when the cause is removed",
     ExitCode.NOT_FOUND: "-",
     ExitCode.DRAINED: "no, unless the node should rejoin",
+    ExitCode.PREEMPTED: "yes, on another machine or when the job is requeued",
     ExitCode.INTERNAL_ERROR: "no",
 }
 

@@ -30,6 +30,7 @@ class ExitCode(enum.IntEnum):
     RENDEZVOUS_FAILED = 7
     NOT_FOUND = 8
     DRAINED = 9
+    PREEMPTED = 10
     INTERNAL_ERROR = 70
 
 
@@ -51,6 +52,7 @@ EXIT_CODE_MEANING: dict[ExitCode, str] = {
     ExitCode.RENDEZVOUS_FAILED: "the rendezvous failed for another reason, which the message gives",
     ExitCode.NOT_FOUND: "status, drain, stop: the store has no job with this id; drain, stop: the job has no such node",
     ExitCode.DRAINED: "this node was asked to leave (drain, stop): its workers were stopped or had failed",
+    ExitCode.PREEMPTED: "a notice announced that this node must leave, and its workers were stopped",
     ExitCode.INTERNAL_ERROR: "a bug in elastic-core or a plugin; the traceback is printed",
 }
 
@@ -139,6 +141,12 @@ class DrainedError(RendezvousError):
     """This node was drained after its workers had started. They were stopped or had failed."""
 
     exit_code = ExitCode.DRAINED
+
+
+class PreemptedError(DrainedError):
+    """This node has left because of a notice, for example that its machine is reclaimed."""
+
+    exit_code = ExitCode.PREEMPTED
 
 
 class UnkillableWorkersError(ElasticError):

@@ -6,13 +6,21 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from elastic_core import events, metrics
-from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkerFailed, WorkersStarted
+from elastic_core.interfaces.observer import (
+    AgentFinished,
+    PhaseChanged,
+    RestartDecided,
+    RoundFormed,
+    WorkerFailed,
+    WorkersStarted,
+)
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.health import StopStatus
     from elastic_core.interfaces.observer import Fact, Observer
 
 
@@ -31,14 +39,15 @@ class CombinedObserver:
 
 
 class History:
-    """The history of one run, for the result file and the final report. It holds all facts except exits and phases, in
-    order."""
+    """The history of one run, for the result file and the final report. It holds all facts in order, except exits and
+    phases. `stops` has the last status of each stop before which the workers could save."""
 
     def __init__(self) -> None:
         self.rounds: list[RoundFormed] = []
         self.started: list[WorkersStarted] = []
         self.failures: list[ProcessFailure] = []
         self.restarts: list[RestartDecided] = []
+        self.stops: list[StopStatus] = []
         self.finished: AgentFinished | None = None
 
     def __call__(self, fact: Fact) -> None:
@@ -50,6 +59,8 @@ class History:
             self.failures.append(fact.failure)
         elif isinstance(fact, RestartDecided):
             self.restarts.append(fact)
+        elif isinstance(fact, PhaseChanged) and fact.stop is not None:
+            self.stops = [*(stop for stop in self.stops if stop.round != fact.stop.round), fact.stop]
         elif isinstance(fact, AgentFinished):
             self.finished = fact
 
@@ -65,13 +76,14 @@ class History:
             "workers": [{"run_id": it.run_id, "round": it.round, "pids": dict(it.pids)} for it in self.started],
             "failures": [failure.as_dict() for failure in self.failures],
             "restarts": [asdict(fact) for fact in self.restarts],
+            "stops": [asdict(stop) for stop in self.stops],
         }
 
 
 @dataclass(frozen=True)
 class EventRecorder:
-    """Records the facts as events (see `elastic_core.events`), except for phases and worker exits, which other events
-    cover. `destination` is the handler's name, for the log."""
+    """Records the facts as events (see `elastic_core.events`), except for worker exits and those phases that other
+    events cover. `destination` is the handler's name, for the log."""
 
     sink: events.EventHandler
     destination: str = ""
@@ -86,6 +98,10 @@ class EventRecorder:
             self._record("worker_failed", {"run_id": fact.run_id, "rank": rank, "reason": reason})
         elif isinstance(fact, RestartDecided):
             self._record("restart_decided", asdict(fact))
+        elif isinstance(fact, PhaseChanged) and fact.stop is not None:
+            saved, unsaved = (", ".join(map(str, ranks)) for ranks in (fact.stop.saved, fact.stop.unsaved))
+            status = {**asdict(fact.stop), "saved": saved, "unsaved": unsaved}
+            self._record("workers_saving", {"run_id": fact.run_id, "reason": fact.reason, **status})
         elif isinstance(fact, AgentFinished):
             self._record("agent_finished", asdict(fact))
 

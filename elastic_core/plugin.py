@@ -86,7 +86,7 @@ if TYPE_CHECKING:
         CheckLevel as CheckLevel, CheckMoment as CheckMoment, CheckResult as CheckResult, CheckStatus as CheckStatus,
         AgentPhase as AgentPhase, AgentStatus as AgentStatus, AgentView as AgentView,
         HealthCheckServer as HealthCheckServer, Recovery as Recovery, RoundStatus as RoundStatus,
-        WorkerStatus as WorkerStatus
+        StopStatus as StopStatus, WorkerStatus as WorkerStatus
     )
     from elastic_core.health import Probe as Probe, live as live, ready as ready
     from elastic_core.interfaces.workers import (
@@ -182,7 +182,7 @@ _HOMES = {
     # health endpoints
     "elastic_core.interfaces.health": (
         "CheckLevel CheckMoment CheckResult CheckStatus HealthCheckServer AgentView AgentStatus AgentPhase "
-        "WorkerStatus RoundStatus Recovery"
+        "WorkerStatus RoundStatus Recovery StopStatus"
     ),
     "elastic_core.health": "Probe live ready",
     # worker starters

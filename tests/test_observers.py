@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from elastic_core import events, metrics
 from elastic_core.clock import Instant
 from elastic_core.errors import ProcessFailure
-from elastic_core.interfaces.health import AgentPhase
+from elastic_core.interfaces.health import AgentPhase, StopStatus
 from elastic_core.interfaces.node import Member, Round
 from elastic_core.interfaces.observer import (
     AgentFinished,
@@ -34,6 +35,10 @@ FACTS = [
 ]
 EXIT = WorkerExited("job", 1, 1, 3)
 PHASE = PhaseChanged("job", AgentPhase.STOPPING, "rank 1: exit code 3", Instant(3.0))
+SAVING = [
+    PhaseChanged("job", AgentPhase.DRAINING, "received SIGTERM", Instant(4.0), stop=StopStatus(1, 40, 99.0, *ranks))
+    for ranks in (((), (0, 1)), ((0,), (1,)))
+]
 
 
 def notify_all(observer: Observer):
@@ -58,6 +63,16 @@ def test_history_is_json_serializable():
     assert content["workers"] == [{"run_id": "job", "round": 1, "pids": {0: 76, 1: 77}}]
     assert content["failures"] == [FAILURE.as_dict()]
     assert content["restarts"][0]["reason"] == "rank 1: exit code 3"
+
+
+def test_history_keeps_the_last_status_of_each_stop():
+    history = History()
+    for fact in (*SAVING, replace(SAVING[1], stop=replace(SAVING[1].stop, round=2))):
+        history(fact)
+    assert [(stop["round"], stop["saved"], stop["unsaved"]) for stop in history.as_dict()["stops"]] == [
+        (1, (0,), (1,)),
+        (2, (0,), (1,)),
+    ]
 
 
 def test_observers_are_notified_in_order():
@@ -103,6 +118,14 @@ def test_facts_become_events(recorded):
     assert seen[2].metadata == {"run_id": "job", "rank": 1, "reason": "exit code 3"}
     assert seen[4].metadata["state"] == "SUCCEEDED"
     assert all(events.Event.deserialize(event.serialize()) == event for event in seen)
+
+
+def test_saving_becomes_an_event(recorded):
+    name, seen = recorded
+    EventRecorder(seen.append, name)(SAVING[0])
+    (event,) = seen
+    assert (event.name, event.metadata["step"], event.metadata["unsaved"]) == ("workers_saving", 40, "0, 1")
+    assert events.Event.deserialize(event.serialize()) == event
 
 
 def test_sink_error_is_harmless():

@@ -25,6 +25,7 @@ KEYS = {
     "workers": list,
     "failures": list,
     "restarts": list,
+    "stops": list,
 }
 
 

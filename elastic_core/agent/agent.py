@@ -30,6 +30,7 @@ from elastic_core.agent.supervise import (
 from elastic_core.clock import Duration, Instant, SystemClock, later
 from elastic_core.errors import (
     DrainedError,
+    PreemptedError,
     ProcessFailure,
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -375,7 +376,7 @@ class SimpleElasticAgent(ElasticAgent):
             self._complete()
         self._worker_group.state = WorkerState.STOPPED
         if self._events.departure:
-            raise DrainedError(self._events.why)
+            raise PreemptedError(self._events.why)
         signum = self._events.request or signum  # SIGTERM may have followed within the same request
         raise SignalException(f"stopped by {signum.name}", signum)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import later
+from elastic_core.clock import Instant, later
 from elastic_core.log import get_logger
 from elastic_core.stop import GREATEST_STEP
 from elastic_core.support.bounded import BackgroundCall
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from elastic_core.agent.event_queue import EventQueue
-    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.clock import Clock, Duration
     from elastic_core.interfaces.store import Store
     from elastic_core.interfaces.workers import WorkerProcesses
 
@@ -83,6 +83,8 @@ class CommonStep:
     Args:
         settle: takes this node's highest step and returns the agreed one (see `agree`).
         reason: why the workers have to stop.
+        report: called with the agreed step, the deadline, and the local ranks that have saved and that have not,
+            possibly repeatedly with the same values.
     """
 
     def __init__(
@@ -92,12 +94,16 @@ class CommonStep:
         clock: Clock,
         settle: Callable[[int], int | None],
         reason: str,
+        report: Callable[[int, Instant, list[int], list[int]], object],
     ) -> None:
         self._processes = processes
         self._events = events
         self._clock = clock
         self._settle = settle
         self._reason = reason
+        self._report = report
+        self._until = Instant(0.0)
+        self._workers: list[int] = []
         self._call: BackgroundCall[int | None] | None = None
         self._answered = False
         self._step: int | None = None
@@ -105,6 +111,7 @@ class CommonStep:
     def begin(self, until: Instant) -> bool:
         """Ask the workers to stop, and start to agree on the step with the other nodes. Returns false if no worker has
         called `should_stop`, in which case there is nothing to wait for."""
+        self._until, self._workers = until, self._processes.running()
         self._processes.ask_to_stop(until, self._reason)
         self._events.wait((), later(self._clock.now(), _SETTLE))
         highest = self._processes.announced_step()
@@ -132,7 +139,7 @@ class CommonStep:
             self._answer(step)
             if step is None:
                 return True
-        return not self._unsaved()
+        return not self._unsaved()[0]
 
     @property
     def next_look(self) -> Instant:
@@ -144,13 +151,19 @@ class CommonStep:
             self._answer(None)
         if self._step is None:
             return
-        failed = {failure.local_rank: failure.reason for failure in self._processes.failures().values()}
-        if left := sorted({*self._unsaved(), *failed}):
+        running, failed = self._unsaved()
+        if left := sorted((*running, *failed)):
             get_logger().warning("workers have not saved", local_ranks=left, step=self._step, **_as_fields(failed))
 
-    def _unsaved(self) -> list[int]:
+    def _unsaved(self) -> tuple[list[int], dict[int, str]]:
+        """Return the workers that may still save, and those that have failed, each with the reason."""
         saved = self._processes.saved()
-        return [rank for rank in self._processes.running() if rank not in saved]
+        running = [rank for rank in self._processes.running() if rank not in saved]
+        failed = {failure.local_rank: failure.reason for failure in self._processes.failures().values()}
+        if self._step is not None:
+            unsaved = sorted((*running, *failed))
+            self._report(self._step, self._until, [rank for rank in self._workers if rank not in unsaved], unsaved)
+        return running, failed
 
     def _answer(self, step: int | None) -> None:
         self._answered, self._step = True, step

@@ -21,7 +21,7 @@ from elastic_core.metrics import prof_as
 if TYPE_CHECKING:
     from elastic_core.agent.hang import HangPolicy
     from elastic_core.agent.interface import WorkerGroup, WorkerSpec
-    from elastic_core.clock import Clock, Duration
+    from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.interfaces.observer import EnvironmentContributor, Observer
     from elastic_core.interfaces.watchdog import Expiry
     from elastic_core.interfaces.workers import WorkerExit, WorkerProcesses
@@ -119,7 +119,13 @@ class ProcessAgent(SimpleElasticAgent):
         patience = min(_AGREEING, self._grace() / 4)
         rank, size, multiple = group.group_rank, group.group_world_size, self._stop_at_multiple
         settle = partial(agree, group.store, rank, size, multiple=multiple, patience=patience)
-        return CommonStep(self._processes, self._events, self._clock, settle, self._orderly_stop)
+        return CommonStep(self._processes, self._events, self._clock, settle, self._orderly_stop, self._report_saving)
+
+    def _report_saving(self, step: int, until: Instant, saved: list[int], unsaved: list[int]) -> None:
+        group = self._worker_group
+        ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
+        status = [ranks[rank] for rank in saved], [ranks[rank] for rank in unsaved]
+        self._reporter.saving(group.round, step, until, *status)
 
     def _stop_timeout(self) -> Duration:
         return self._shutdown_timeout + self._kill_timeout

@@ -3,12 +3,13 @@ time to time during a long wait."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.interface import WorkerState
 from elastic_core.clock import later
 from elastic_core.errors import DrainedError, SignalException
-from elastic_core.interfaces.health import AgentPhase
+from elastic_core.interfaces.health import AgentPhase, StopStatus
 from elastic_core.interfaces.observer import (
     AgentFinished,
     PhaseChanged,
@@ -21,7 +22,7 @@ from elastic_core.interfaces.observer import (
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from elastic_core.agent.interface import WorkerGroup
     from elastic_core.agent.supervise import Decision
@@ -44,12 +45,21 @@ class Reporter:
         self._tell = observer
         self._clock = clock
         self._phase: tuple[AgentPhase, str] | None = None
+        self._stop: StopStatus | None = None
 
     def phase(self, phase: AgentPhase, reason: str = "", sign: Instant | None = None) -> None:
         """Report a phase, but not the same phase and reason twice in a row. `sign` is when the cause first showed."""
         if self._phase != (phase, reason):
             self._phase = (phase, reason)
             self._tell(PhaseChanged(self._run_id, phase, reason, self._clock.now(), sign))
+
+    def saving(self, round_: int, step: int, until: Instant, saved: Sequence[int], unsaved: Sequence[int]) -> None:
+        """Report which workers have saved after this step, but not the same twice. They have time until `until`."""
+        deadline = self._clock.timestamp() + (until - self._clock.now())
+        before, after = self._stop, StopStatus(round_, step, deadline, tuple(saved), tuple(unsaved))
+        if self._phase and (before is None or replace(before, deadline=deadline) != after):
+            self._stop = after
+            self._tell(PhaseChanged(self._run_id, *self._phase, self._clock.now(), stop=after))
 
     def round_formed(self, group: WorkerGroup, formed: Round, seconds: Duration) -> None:
         """Report a new round, which took `seconds` to form."""

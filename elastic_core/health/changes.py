@@ -100,7 +100,7 @@ def _phase_changed(status: AgentStatus, fact: PhaseChanged, now: float) -> Agent
     if fact.phase in _ENDING and status.phase is not AgentPhase.JOINING:
         status = _with_round_ended(status, fact.reason, now)
     since = status.phase_since if fact.phase is status.phase else now
-    status = replace(status, phase=fact.phase, phase_since=since, reason=fact.reason)
+    status = replace(status, phase=fact.phase, phase_since=since, reason=fact.reason, stop=fact.stop)
     if fact.phase is AgentPhase.FINISHING:
         return _with_running(status, "succeeded")
     if fact.phase in (AgentPhase.JOINING, AgentPhase.FINISHED):

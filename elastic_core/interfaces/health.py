@@ -160,6 +160,24 @@ class Recovery:
 
 
 @dataclass(frozen=True)
+class StopStatus:
+    """How far this node's workers are that save after the same step.
+
+    Args:
+        round: the number of the workers' round.
+        step: the step on which all nodes have agreed.
+        deadline: when the workers are killed, in seconds since the epoch.
+        saved, unsaved: the global ranks of this node's workers that have saved, and of the others.
+    """
+
+    round: int
+    step: int
+    deadline: float
+    saved: tuple[int, ...]
+    unsaved: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class AgentStatus:
     """A snapshot of an agent.
 
@@ -167,6 +185,7 @@ class AgentStatus:
         version: increases with every change.
         phase_since: when the phase began, in seconds since the epoch.
         reason: the reason for the phase; may be empty.
+        stop: how far the workers are, while they save before a stop.
         round: the number of the last round; 0 before the first.
         group_rank: this node's group rank in that round; -1 before the first.
         members: the members of that round, in rank order.
@@ -193,6 +212,7 @@ class AgentStatus:
     recoveries: tuple[Recovery, ...] = ()
     restarts: tuple[tuple[str, int], ...] = ()
     last_failure: ProcessFailure | None = None
+    stop: StopStatus | None = None
 
 
 class AgentView(Protocol):

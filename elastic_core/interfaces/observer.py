@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from elastic_core.clock import Instant
     from elastic_core.errors import ProcessFailure
-    from elastic_core.interfaces.health import AgentPhase, Recovery
+    from elastic_core.interfaces.health import AgentPhase, Recovery, StopStatus
     from elastic_core.interfaces.node import Round
     from elastic_core.interfaces.workers import RoundPlan
 
@@ -86,7 +86,8 @@ class AgentFinished:
 
 @dataclass(frozen=True)
 class PhaseChanged:
-    """The agent's phase, or the reason for it, has changed. `reason` may be empty.
+    """The agent's phase, the reason for it, or `stop`, has changed. `reason` may be empty. `stop` is how far the
+    workers are, if they save before a stop.
 
     `at` is when the change happened, and `sign` is when its reason first showed, if that was earlier. Both are
     monotonic."""
@@ -96,6 +97,7 @@ class PhaseChanged:
     reason: str
     at: Instant
     sign: Instant | None = None
+    stop: StopStatus | None = None
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from elastic_core.agent.stopping import Step, StopPlan
 from elastic_core.agent.supervise import Observation, RestartBudget, supervise
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.clock import Instant, SystemClock
-from elastic_core.errors import SignalException
+from elastic_core.errors import DrainedError, PreemptedError, SignalException
 from elastic_core.interfaces.handler import Outcome, Verdict
+from elastic_core.interfaces.notices import Notice
 
 PATIENCE = 60.0
 TERM, CONT = signal.SIGTERM, signal.SIGCONT
@@ -155,6 +156,7 @@ def stopped(make_node, steps, reluctant=(), acknowledged=(), fails_to_save=(), *
     node = make_node(workers=FakeWorkers(begin, reluctant=reluctant, fails_to_save=fails_to_save), **more)
     with pytest.raises(SignalException):
         node.run()
+    node.workers.reports = [fact.stop for fact in node.observer.phases if fact.stop]
     return node.workers
 
 
@@ -185,9 +187,48 @@ def test_failure_while_saving_is_named_and_leaves_the_others_their_time(make_nod
     assert 'workers have not saved: local_ranks=0,1 step=6 failed="local rank 0: exit code 1"' in logged()
 
 
+def test_agreed_step_and_ranks_that_have_saved_are_reported(make_node):
+    workers = stopped(make_node, [3, 5], shutdown_timeout=0.4, reluctant=[1])
+    assert {(stop.round, stop.step) for stop in workers.reports} == {(1, 6)}
+    assert (workers.reports[-1].saved, workers.reports[-1].unsaved) == ((0,), (1,))
+    assert len(workers.reports) == len({(stop.saved, stop.unsaved) for stop in workers.reports})
+
+
 def test_worker_that_has_saved_but_runs_on_gets_the_signal_at_once(make_node):
     workers = stopped(make_node, [3, 5], shutdown_timeout=3600, reluctant=[0, 1], acknowledged=[0, 1])
     assert workers.signals == [TERM, CONT]
+
+
+@pytest.mark.parametrize("at", [None, -5.0, 5.0])
+def test_workers_save_before_a_notice_takes_effect(make_node, at):
+    def begin(plan, workers):
+        workers.steps = {0: 3, 1: 5}
+        node.agent.receive_notice("cloud", Notice("reclaimed", None if at is None else SystemClock().timestamp() + at))
+
+    node = make_node(workers=FakeWorkers(begin, reluctant=[1] if at == -5.0 else []), shutdown_timeout=3600)
+    with pytest.raises(PreemptedError, match="reclaimed"):
+        node.run()
+    assert node.workers.stops == [6]
+    assert [fact.reason for fact in node.observer.phases][-2:] == ["reclaimed", "reclaimed"]
+
+
+def test_withdrawn_notice_does_not_stop_the_workers(make_node):
+    def begin(plan, workers):
+        node.agent.receive_notice("cloud", Notice("reclaimed", SystemClock().timestamp() + 7200))
+        node.agent.receive_notice("cloud", None)
+        for rank in plan.ranks:
+            workers.end(rank.local, 0)
+
+    node = make_node(begin, shutdown_timeout=3600)
+    assert node.run().state is WorkerState.SUCCEEDED
+
+
+def test_deadline_of_a_drain_limits_the_grace_period(make):
+    verdict = Verdict(Outcome.DRAINED, "asked", within=0.4)
+    node = make(lambda plan, workers: node.handler.give(verdict), ignore_signals=[0, 1], shutdown_timeout=3600)
+    with pytest.raises(DrainedError):
+        node.run()
+    assert signal.SIGKILL in node.workers.signals
 
 
 def test_failure_of_a_worker_leaves_no_time_to_save(make_node):

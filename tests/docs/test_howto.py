@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 
-TOLD = re.compile(r"\bexit(?:s|ed)?(?: codes?)?(?: with)? (\d+)|\b(?:ends?|ended)(?: the agent)? with (\d+)")
+TOLD = re.compile(r"\bexit(?:s|ed)?(?: with)?(?: codes?)? (\d+)|\b(?:ends?|ended)(?: the agent)? with (\d+)")
 TABLE = re.compile(r"^\| exit code \| .*\n\|[-|]+\n((?:\|.*\n)+)", re.M)
 
 

@@ -10,12 +10,21 @@ from pathlib import Path
 import pytest
 
 from elastic_core import config
+from elastic_core.clock import Instant
 from elastic_core.config import explain
 from elastic_core.errors import ProcessFailure
 from elastic_core.events import Event, open_handler
 from elastic_core.hooks import listing
 from elastic_core.hooks.manager import PluginManager
-from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkerFailed, WorkersStarted
+from elastic_core.interfaces.health import AgentPhase, StopStatus
+from elastic_core.interfaces.observer import (
+    AgentFinished,
+    PhaseChanged,
+    RestartDecided,
+    RoundFormed,
+    WorkerFailed,
+    WorkersStarted,
+)
 from elastic_core.observers import EventRecorder
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -34,6 +43,8 @@ def test_the_metadata_of_events_are_told(capsys):
     recorder(WorkersStarted("job", 1, {0: 1}))
     recorder(WorkerFailed("job", ProcessFailure(0, 1, 1)))
     recorder(RestartDecided("job", 1, "failure", "", 1, 1))
+    stop = StopStatus(1, 40, 99.0, (0,), (1,))
+    recorder(PhaseChanged("job", AgentPhase.STOPPING, "", Instant(1.0), stop=stop))
     recorder(AgentFinished("job", "SUCCEEDED", "", 0))
     seen = {event.name: event for event in map(Event.deserialize, capsys.readouterr().err.splitlines())}
     rows = table("events.md", "Events")

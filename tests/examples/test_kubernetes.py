@@ -247,9 +247,10 @@ def test_stop_timeouts_fit_the_pods_grace_period(explained):
 
 
 def test_incurable_failure_ends_the_job():
-    lost, hopeless = JOB["spec"]["podFailurePolicy"]["rules"]
+    lost, left, hopeless = JOB["spec"]["podFailurePolicy"]["rules"]
     assert [pattern["type"] for pattern in lost["onPodConditions"]] == ["DisruptionTarget"]
-    assert lost["action"] == "Ignore"
+    assert lost["action"] == left["action"] == "Ignore"
+    assert left["onExitCodes"]["values"] == [ExitCode.PREEMPTED]
     assert hopeless["onExitCodes"]["containerName"] == CONTAINER["name"]
     assert hopeless["onExitCodes"]["values"] == [ExitCode.WORKER_FAILED, ExitCode.BAD_CONFIGURATION]
 

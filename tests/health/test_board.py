@@ -11,7 +11,7 @@ from elastic_core.clock import Instant
 from elastic_core.errors import ProcessFailure
 from elastic_core.health.board import StatusBoard
 from elastic_core.health.changes import KEPT
-from elastic_core.interfaces.health import AgentPhase, Recovery, WorkerStatus
+from elastic_core.interfaces.health import AgentPhase, Recovery, StopStatus, WorkerStatus
 from elastic_core.interfaces.node import Member, Round
 from elastic_core.interfaces.observer import (
     AgentFinished,
@@ -185,6 +185,15 @@ def test_failed_job_ends_its_round(story):
     assert (ended.ended_at, ended.cause) == (EPOCH + 4, "failed")
     assert ended.ended_because == "rank 0: exit code 3; no restart is allowed"
     assert story.states == ["failed", "stopped"]
+
+
+def test_status_shows_how_far_a_stop_is(story):
+    story.round(1)
+    stop = StopStatus(1, 40, 99.0, (0,), (1,))
+    story.board(PhaseChanged("job", AgentPhase.DRAINING, "received SIGTERM", story.clock.now(), stop=stop))
+    assert story.board.status().stop == stop
+    story.phase("finished", "stopped by SIGTERM")
+    assert story.board.status().stop is None
 
 
 def test_draining_stops_running_workers(story):

@@ -47,6 +47,7 @@ def status_json(seen: Observation) -> bytes:
             **_changes(seen),
             **{name: getattr(status, name) for name in _PLAIN},
             "phase": status.phase.value,
+            "stop": status.stop and asdict(status.stop),
             "members": [{"group_rank": rank, **member._asdict()} for rank, member in enumerate(status.members)],
             "restarts": dict(status.restarts),
             "rounds": [asdict(formed) for formed in status.rounds],

@@ -128,6 +128,11 @@ def _agent(seen: Observation) -> Iterator[Metric]:
     phases = (([phase.value], phase is status.phase) for phase in AgentPhase)
     yield _labelled(Gauges, "phase", "1 for the agent's current phase, 0 for all others.", "phase", phases)
     yield _gauge("phase_start_timestamp_seconds", "Start of the phase, seconds since the epoch.", status.phase_since)
+    if status.stop is not None:
+        yield _gauge("stop_step", "The step after which all workers save.", status.stop.step)
+        text = "When workers that have not saved are killed, seconds since the epoch."
+        yield _gauge("stop_deadline_timestamp_seconds", text, status.stop.deadline)
+        yield _gauge("stop_unsaved", "Workers of this node that have not saved yet.", len(status.stop.unsaved))
 
 
 def _rounds(status: AgentStatus) -> Iterator[Metric]:

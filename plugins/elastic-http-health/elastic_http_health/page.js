@@ -92,12 +92,17 @@ function showAll(status) {
   get("who").textContent = `Node ${status.node} · role ${status.role} · ${rank}`;
   get("phase").className = `badge big ${kind}${status.phase === "running" ? " live" : ""}`;
   get("phase").replaceChildren(icon(name), phase);
-  get("reason").textContent = status.reason;
+  get("reason").textContent = status.reason + (status.stop ? saving(status.stop) : "");
   document.title = `${phase} · ${status.run_id || "elastic"}`;
   showTiles(status);
   showRounds(status);
   showFailure(status.last_failure);
   showMembers(status);
+}
+
+function saving(stop) {
+  const ranks = (list) => list.join(", ") || "none";
+  return ` · step ${stop.step}: ranks saved: ${ranks(stop.saved)}; not yet: ${ranks(stop.unsaved)} (until ${clock(stop.deadline)})`;
 }
 
 function showTime(status) {
