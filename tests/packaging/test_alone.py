@@ -19,6 +19,7 @@ ALONE = {
     "elastic-file-timer": set(),
     "elastic-http-health": set(),
     "elastic-doctor": set(),
+    "elastic-notices": set(),
     "elastic-otel": set(),
     "elastic-testing": set(),
     "elastic-warm": set(),

@@ -28,6 +28,7 @@ ENTRY_POINTS = {
     "elastic-etcd-legacy": {("elastic", "etcd-legacy", "elastic_etcd_legacy.plugin")},
     "elastic-file-timer": {("elastic", "file", "elastic_file_timer.plugin")},
     "elastic-http-health": {("elastic", "http", "elastic_http_health.plugin")},
+    "elastic-notices": {("elastic", "notices", "elastic_notices.plugin")},
     "elastic-doctor": {("elastic", "doctor", "elastic_doctor.plugin")},
     "elastic-otel": {("elastic", "otel", "elastic_otel.plugin:recovery_spans")},
     "elastic-testing": set(),

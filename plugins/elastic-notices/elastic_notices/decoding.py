@@ -1,0 +1,72 @@
+"""Decodes times, reasons and JSON from other programs. Nothing in them is trusted: the functions raise ValueError for
+whatever they do not expect."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from elastic_core.plugin import Notice, in_one_line
+
+if TYPE_CHECKING:
+    from elastic_core.plugin import Duration
+
+MOST_BYTES = 64 * 1024
+"""Longer files and answers are refused."""
+
+_OLDEST: Duration = 24 * 3600.0
+_LATEST: Duration = 10 * 365 * 24 * 3600.0  # Slurm lets a job without a time limit end after a year
+_LONGEST_REASON = 200
+
+
+def make_notice(reason: str, at: float | None, now: float) -> Notice:
+    """Return the notice that this node must leave at `at`, in seconds since the epoch. If that time is less than a day
+    ago, the node must leave at once, with as much time to save as it still gets.
+
+    Raises:
+        ValueError: the time is longer ago, or more than ten years ahead.
+    """
+    if at is None:
+        return Notice(reason)
+    if not now - _OLDEST <= at <= now + _LATEST:
+        raise ValueError(f"the time {at:.0f} (seconds since the epoch) is not plausible")
+    return Notice(reason, at if at > now else None)
+
+
+def parse_time(value: object) -> float:
+    """Return the seconds since the epoch for a number of them or an ISO 8601 time, which is in UTC unless it has an
+    offset. Raises ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"expected a time, found {type(value).__name__}")
+    try:
+        seconds = float(value)
+    except OverflowError:
+        raise ValueError("the time is not plausible") from None
+    except ValueError:
+        seconds = to_seconds(datetime.fromisoformat(str(value).strip().replace("Z", "+00:00")))
+    if not math.isfinite(seconds):
+        raise ValueError(f"expected a time, found {seconds}")
+    return seconds
+
+
+def to_seconds(time: datetime) -> float:
+    """Return the seconds since the epoch. A time without an offset is in UTC."""
+    return (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def clean_reason(text: str, default: str) -> str:
+    """Return the text on one line and with limited length, or the default if nothing is left."""
+    return in_one_line(" ".join(text.split()))[:_LONGEST_REASON].rstrip(". ") or default
+
+
+def parse_object(text: str) -> dict[str, object]:
+    """Return a JSON object. Raises ValueError for any other text."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, found {type(value).__name__}")
+    return value

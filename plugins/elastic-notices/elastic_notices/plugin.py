@@ -1,0 +1,58 @@
+"""Registers the notice sources. The module of a source is imported only if the user has selected the source."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+from elastic_core.plugin import ConfigurationError, NoticeRecord, Option, Problem, hookimpl
+
+if TYPE_CHECKING:
+    from elastic_core.plugin import Context, Notices, Pause
+
+
+class _Source(NamedTuple):
+    summary: str
+    module: str
+    function: str
+
+
+_SOURCES = {
+    "file": _Source("the file --notice-file exists", "watched_file", "watch_file"),
+    "http": _Source("the URL --notice-url returns a notice", "url", "watch_url"),
+}
+
+
+@hookimpl
+def elastic_add_options() -> list[Option]:
+    every = "time between polls; by default, the source's own"
+    return [
+        Option("notices", str, None, f"notice sources to watch, separated by commas: {', '.join(_SOURCES)}"),
+        Option("notice_file", str, None, "the file whose existence the source file reports"),
+        Option("notice_url", str, None, "the URL that the source http polls"),
+        Option("notice_interval", float, None, every, "seconds", least=0.1),
+        Option("notice_endpoint", str, None, "URL of the cloud's metadata service; by default, the cloud's own"),
+    ]
+
+
+@hookimpl
+def elastic_notices() -> list[NoticeRecord]:
+    return [_record(name, source) for name, source in _SOURCES.items()]
+
+
+def _record(name: str, source: _Source) -> NoticeRecord:
+    def watch(context: Context, pause: Pause) -> Notices:
+        if name not in _selected(context):
+            return iter(())
+        notices: Notices = getattr(import_module(f"elastic_notices.{source.module}"), source.function)(context, pause)
+        return notices
+
+    return NoticeRecord(name, source.summary, watch)
+
+
+def _selected(context: Context) -> list[str]:
+    names = [name.strip() for name in (context.options["notices"] or "").split(",") if name.strip()]
+    if unknown := [name for name in names if name not in _SOURCES]:
+        message = f"no notice source is named {unknown[0]!r} (sources: {', '.join(_SOURCES)})"
+        raise ConfigurationError(Problem("--notices", message))
+    return names

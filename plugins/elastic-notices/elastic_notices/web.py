@@ -1,0 +1,91 @@
+"""HTTP requests to one service, bounded in time and size."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import urllib3
+
+from elastic_core.plugin import BackgroundCall, CallTimeout, ConfigurationError, Problem
+from elastic_notices.decoding import MOST_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elastic_core.plugin import Duration
+
+_LIMIT: Duration = 2.0
+
+
+class Answer(NamedTuple):
+    """A response. The names of `headers` may be in any case."""
+
+    status: int
+    text: str = ""
+    headers: Mapping[str, str] = {}
+
+    def unexpected(self) -> ValueError:
+        """Return the error for a status that the service does not document."""
+        return ValueError(f"expected another HTTP status than {self.status}")
+
+
+class Web:
+    """A client of the service at `base`, for one thread. It follows no redirects and uses no proxies.
+
+    Raises:
+        ConfigurationError: `base` is not an HTTP URL. The error names `origin`.
+    """
+
+    def __init__(self, base: str, origin: str) -> None:
+        try:
+            url = urllib3.util.parse_url(base)
+        except ValueError:
+            url = urllib3.util.Url()
+        if url.scheme not in ("http", "https") or not url.host:
+            raise ConfigurationError(Problem(origin, f"expected a URL such as http://host:port, found {base!r}"))
+        self._base = base.rstrip("/")
+        self._where = f"{url.scheme}://{url.netloc}"  # without the query, which may contain a secret
+        self._pool = urllib3.PoolManager()
+        self._call: BackgroundCall[Answer] | None = None
+
+    def ask(
+        self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET", held: Duration = 0.0
+    ) -> Answer:
+        """Return the response. The service may hold a long poll for `held` seconds.
+
+        A timeout of the socket restarts with every byte, and nothing limits a name lookup. Therefore, each request has
+        its own thread. No second request begins before the first one has ended.
+
+        Raises:
+            OSError: there was no response in time, or it was too long.
+        """
+        limit = _LIMIT + held
+        if self._call is not None and not self._call.wait(limit):
+            raise OSError(f"{self._where} still does not answer")
+        self._call = BackgroundCall(partial(self._request, path, headers, method, limit), "notices-request")
+        try:
+            return self._call.result(limit)
+        except CallTimeout:
+            raise OSError(f"{self._where} does not answer within {limit:g} s") from None
+        except urllib3.exceptions.HTTPError as error:
+            raise OSError(f"{self._where} does not answer: {str(error).rpartition(': ')[2]}") from None
+
+    def _request(self, path: str, headers: Mapping[str, str] | None, method: str, limit: Duration) -> Answer:
+        response = self._pool.request(
+            method,
+            self._base + path,
+            headers=headers,
+            timeout=urllib3.Timeout(limit),
+            retries=False,
+            redirect=False,
+            preload_content=False,
+            decode_content=False,
+        )
+        try:
+            body = response.read(MOST_BYTES)
+            if response.read(1):  # it also raises if the body is shorter than announced
+                raise OSError(f"the answer of {self._where} is longer than {MOST_BYTES} bytes")
+        finally:
+            response.close()
+        return Answer(response.status, body.decode(), response.headers)
