@@ -49,6 +49,32 @@ def utc(seconds):
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
+class Aws:
+    """IMDSv2: without a valid token, the status is 401."""
+
+    def __init__(self):
+        self.tokens = {}
+        self.metadata = {}
+        self.tokens_given = []
+
+    def answer(self, method, path, query, headers):
+        if path == "/latest/api/token":
+            lives = headers.get("X-aws-ec2-metadata-token-ttl-seconds", "")
+            if method != "PUT" or "X-Forwarded-For" in headers:
+                return 403, "", {}
+            if not lives.isdigit() or not 1 <= int(lives) <= 21600:
+                return 400, "", {}
+            token = uuid.uuid4().hex
+            self.tokens[token] = time.monotonic() + int(lives)
+            self.tokens_given.append(token)
+            return 200, token, {"X-aws-ec2-metadata-token-ttl-seconds": lives}
+        if self.tokens.get(headers.get("X-aws-ec2-metadata-token"), 0) < time.monotonic():
+            return 401, "", {}
+        if method != "GET" or path not in self.metadata:
+            return 404, "<html>not found</html>", {}
+        return 200, json.dumps(self.metadata[path]), {}
+
+
 class Fixed:
     """The same answer to each request."""
 
