@@ -75,6 +75,38 @@ class Aws:
         return 200, json.dumps(self.metadata[path]), {}
 
 
+class Gcp:
+    """The metadata server, with long polls."""
+
+    FLAVOR = {"Metadata-Flavor": "Google"}
+
+    def __init__(self):
+        self.values = {"preempted": "FALSE", "maintenance-event": "NONE"}
+        self.held = 0
+        self._changed = threading.Condition()
+
+    def set(self, key, value):
+        with self._changed:
+            self.values[key] = value
+            self._changed.notify_all()
+
+    def answer(self, method, path, query, headers):
+        folder, _, key = path.rpartition("/")
+        if headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in headers:
+            return 403, "<html>forbidden</html>", {}
+        if method != "GET" or folder != "/computeMetadata/v1/instance" or key not in self.values:
+            return 404, "", self.FLAVOR
+        with self._changed:
+            if query.get("wait_for_change") == "true":
+                asked = query.get("last_etag")
+                self.held += 1
+                self._changed.wait_for(lambda: self._etag(key) != asked, int(query["timeout_sec"]))
+            return 200, self.values[key], {**self.FLAVOR, "ETag": self._etag(key)}
+
+    def _etag(self, key):
+        return uuid.uuid5(uuid.NAMESPACE_OID, self.values[key]).hex[:16]
+
+
 class Fixed:
     """The same answer to each request."""
 
