@@ -21,6 +21,7 @@ _SOURCES = {
     "aws": _Source("AWS interrupts this spot instance", "aws", "watch_interruption"),
     "aws-rebalance": _Source("AWS recommends replacing this spot instance", "aws", "watch_rebalance"),
     "gcp": _Source("GCP preempts this VM, or stops it for host maintenance", "gcp", "watch_vm"),
+    "azure": _Source("Azure preempts, terminates, reboots or redeploys this VM", "azure", "watch_vm"),
     "file": _Source("the file --notice-file exists", "watched_file", "watch_file"),
     "http": _Source("the URL --notice-url returns a notice", "url", "watch_url"),
 }

@@ -107,6 +107,25 @@ class Gcp:
         return uuid.uuid5(uuid.NAMESPACE_OID, self.values[key]).hex[:16]
 
 
+class Azure:
+    """The instance metadata service. It lists the events of all VMs of the scale set."""
+
+    def __init__(self, name="trainer_3"):
+        self.name = name
+        self.events = []
+        self.methods = set()
+
+    def answer(self, method, path, query, headers):
+        self.methods.add(method)
+        if headers.get("Metadata", "").lower() != "true" or "X-Forwarded-For" in headers:
+            return 400, json.dumps({"error": "Bad request. Required metadata header not specified"}), {}
+        if path == "/metadata/instance/compute/name" and query == {"api-version": "2021-02-01", "format": "text"}:
+            return 200, self.name, {}
+        if path == "/metadata/scheduledevents" and query == {"api-version": "2020-07-01"}:
+            return 200, json.dumps({"DocumentIncarnation": 1, "Events": self.events}), {}
+        return 400, json.dumps({"error": "Bad request"}), {}
+
+
 class Fixed:
     """The same answer to each request."""
 
