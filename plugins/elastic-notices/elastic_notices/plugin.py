@@ -22,6 +22,8 @@ _SOURCES = {
     "aws-rebalance": _Source("AWS recommends replacing this spot instance", "aws", "watch_rebalance"),
     "gcp": _Source("GCP preempts this VM, or stops it for host maintenance", "gcp", "watch_vm"),
     "azure": _Source("Azure preempts, terminates, reboots or redeploys this VM", "azure", "watch_vm"),
+    "slurm": _Source("the Slurm job reaches its time limit", "slurm", "watch_job"),
+    "slurm-node": _Source("Slurm drains this node", "slurm", "watch_node"),
     "file": _Source("the file --notice-file exists", "watched_file", "watch_file"),
     "http": _Source("the URL --notice-url returns a notice", "url", "watch_url"),
 }

@@ -1,0 +1,85 @@
+"""The sources `slurm`, the end of the job's time limit, and `slurm-node`, a node that is being drained."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+from elastic_core.plugin import ConfigurationError, Notice, Problem, SystemClock
+from elastic_notices.decoding import make_notice, parse_time
+from elastic_notices.polling import interval, poll
+
+if TYPE_CHECKING:
+    from elastic_core.plugin import Context, Duration, Notices, Pause
+
+_JOB_EVERY: Duration = 60.0
+_NODE_EVERY: Duration = 30.0
+_LIMIT: Duration = 10.0
+_LEAVE = ("draining", "drained", "failing", "fail")
+_FLAGS = "*~#!%$@^-"  # sinfo appends one of them to a state
+
+
+def watch_job(context: Context, pause: Pause) -> Notices:
+    job = _variable("slurm", "SLURM_JOB_ID")
+    end = os.environ.get("SLURM_JOB_END_TIME")
+    clock = SystemClock()
+    if end is not None and shutil.which("squeue") is None:  # as in many containers
+        return poll("slurm", lambda: decode_end(f"{job} {end}", job, clock.timestamp()), context, pause, _JOB_EVERY)
+    # %A, because `--jobs` also selects the other tasks of an array job and the other parts of a heterogeneous one
+    command = [_command("slurm", "squeue"), "--noheader", "--jobs", job, "--format", "%A %e"]
+    every = max(interval(context, _JOB_EVERY), _JOB_EVERY)
+    return poll("slurm", lambda: decode_end(_run(command), job, clock.timestamp()), context, pause, every)
+
+
+def watch_node(context: Context, pause: Pause) -> Notices:
+    node = _variable("slurm-node", "SLURMD_NODENAME")
+    # --all, because without it, sinfo does not list nodes of hidden partitions
+    command = [_command("slurm-node", "sinfo"), "--noheader", "--all", "--nodes", node, "--format", "%T"]
+    every = max(interval(context, _NODE_EVERY), _NODE_EVERY)
+    return poll("slurm-node", lambda: decode_state(_run(command)), context, pause, every)
+
+
+def decode_end(output: str, job: str, now: float) -> Notice | None:
+    """Decode lines of a job's id and the time at which it ends, in seconds since the epoch."""
+    for line in output.splitlines():
+        listed, _, end = line.strip().partition(" ")
+        if listed == job:
+            return make_notice("the Slurm job reaches its time limit", parse_time(end.strip()), now)
+    raise ValueError(f"squeue does not list job {job}")
+
+
+def decode_state(output: str) -> Notice | None:
+    """Decode the state of this node, of which there is one line for each of its partitions."""
+    states = {line.strip().rstrip(_FLAGS).lower() for line in output.splitlines()}
+    if not states:
+        raise ValueError("sinfo does not list this node")
+    found = next((state for state in _LEAVE if state in states), None)
+    return Notice(f"Slurm reports this node as {found}") if found else None
+
+
+def _run(command: list[str]) -> str:
+    """Return the output of a command of Slurm. Raises OSError if it fails."""
+    environ = {**os.environ, "SLURM_TIME_FORMAT": "%s"}  # by default, times are local and have no offset
+    try:
+        done = subprocess.run(
+            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise OSError(f"{command[0]} takes longer than {_LIMIT:g} s") from None
+    if done.returncode != 0:
+        raise OSError(f"{command[0]} failed: {done.stderr.decode(errors='replace').strip()}")
+    return done.stdout.decode()
+
+
+def _variable(source: str, name: str) -> str:
+    if value := os.environ.get(name):
+        return value
+    raise ConfigurationError(Problem("--notices", f"the source {source!r} requires a Slurm job, but {name} is not set"))
+
+
+def _command(source: str, name: str) -> str:
+    if path := shutil.which(name):
+        return path
+    raise ConfigurationError(Problem("--notices", f"the source {source!r} requires {name}, which is not on the PATH"))

@@ -1,0 +1,39 @@
+"""The selection of sources, and what the plugin imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from elastic_notices.plugin import elastic_notices
+
+from elastic_core.plugin import ConfigurationError
+
+NAMES = [record.name for record in elastic_notices()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("selection", [None, "", " , "])
+def test_source_that_is_not_selected_has_no_notices(start, name, selection):
+    assert list(start(name, notices=selection)) == []
+
+
+def test_several_sources_are_selected(start, tmp_path):
+    (tmp_path / "leave").write_text("rack 7")
+    for selection in ("file,azure", " azure , file "):
+        found = start("file", lambda seconds: False, notices=selection, notice_file=str(tmp_path / "leave"))
+        assert [notice.reason for notice in found] == ["rack 7"]
+        assert list(start("http", notices=selection)) == []
+
+
+def test_unknown_source_is_a_configuration_error(start):
+    with pytest.raises(ConfigurationError, match=r"--notices: no notice source is named 'asw' \(sources: aws, aws-reb"):
+        start("aws", notices="file,asw")
+
+
+@pytest.mark.integration
+def test_plugin_imports_no_http_client():
+    code = "import sys, elastic_notices.plugin as p; p.elastic_notices(); p.elastic_add_options(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {"urllib3", "http.client", "ssl", "elastic_notices.polling", "subprocess"}.isdisjoint(loaded)
