@@ -26,6 +26,8 @@ SCHEDULER = {
     "SLURM_NODELIST": "see `SLURM_STEP_NODELIST`",
     "SLURM_JOB_NUM_NODES": "outside a step: `explain` reports that the allocation's other nodes are not used",
     "SLURM_NNODES": "used if `SLURM_JOB_NUM_NODES` is unset",
+    "SLURM_JOB_END_TIME": "elastic-notices, source `slurm`: when the job ends, if `squeue` is not installed",
+    "SLURM_TIME_FORMAT": "elastic-notices ignores it and sets `%s` for the `squeue` and `sinfo` that it runs",
 }
 AGENT = {
     "ELASTIC_DISABLE_PLUGINS": "distributions or entry points that are not loaded; comma-separated names",
@@ -33,7 +35,8 @@ AGENT = {
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "`1`: rank 0's worker, not its agent, hosts the workers' store",
     "CUDA_VISIBLE_DEVICES": "the devices that `--virtual-local-rank` and `--numa-binding` assign to the workers",
     "TORCHELASTIC_ERROR_FILE": "file for the agent's first failure; set if the agent is itself another agent's worker",
-    "PATH": "folders to search for the command of `--no-python`, for py-spy (stacks of a hung worker) and for etcd",
+    "PATH": "folders to search for the command of `--no-python`, for py-spy (stacks of a hung worker), etcd,"
+    " `squeue` and `sinfo`",
     "HOME": "the last folder in which a config file is searched for",
     "PWD": "the path of the current folder, if that folder was removed",
     "TMPDIR": "folder for workers' output without `--log-dir`, for pipes and for `EtcdServer`; unset: Python's default",
@@ -47,6 +50,15 @@ PLUGINS = {
         "if `OTEL_TRACES_EXPORTER` is unset: where the exporter `otlp` sends spans",
     ),
     "OTEL_EXPORTER_OTLP_ENDPOINT": ("elastic-otel", "the same, for all kinds of telemetry"),
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT": (
+        "elastic-notices",
+        "URL of the metadata service for the sources `aws` and `aws-rebalance`, unless `--notice-endpoint` is set",
+    ),
+    "GCE_METADATA_HOST": (
+        "elastic-notices",
+        "host of the metadata server for the source `gcp`, unless `--notice-endpoint` is set",
+    ),
+    "SLURMD_NODENAME": ("elastic-notices", "the node that the source `slurm-node` watches"),
     "ELASTIC_ETCD_PASSWORD": (
         "elastic-etcd",
         "password of the `user`, unless `password_env` names another variable; removed from the workers' environment",

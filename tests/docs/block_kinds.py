@@ -118,6 +118,10 @@ NOT_RUN = [
         "an index; tests/packaging/test_lock.py checks what it has written",
     ),
     ("plugins/README.md", "plugins/<dist>/", "a tree of files"),
+    ("docs/guides/preemption.md", "--notices=aws", "a spot instance; the tests of elastic-notices have a mock of it"),
+    ("plugins/elastic-notices/README.md", "--notices=aws", "the same"),
+    ("plugins/elastic-notices/README.md", "printf", "a file that is read; test_files.py of elastic-notices decodes it"),
+    ("plugins/elastic-notices/README.md", '"reason"', "an answer; test_url.py of elastic-notices decodes such answers"),
     ("plugins/elastic-otel/README.md", "OTEL_EXPORTER", "a collector; the tests of the plugin export to memory"),
 ]
 """Page, words of it, and what it would need."""

@@ -25,6 +25,7 @@ NO_VARIABLES = {
     *("CERTIFICATE_VERIFY_FAILED", "KEY_VALUES_MISMATCH", "WRONG_VERSION"),  # OpenSSL says so
     *("TCP_KEEPIDLE", "TCP_KEEPINTVL"),  # of sockets
     *("DEADLINE_EXCEEDED", "PERMISSION_DENIED"),  # gRPC's codes
+    *("MIGRATE_ON_HOST_MAINTENANCE", "TERMINATE_ON_HOST_MAINTENANCE"),  # values of GCP's metadata server
     *("BACKEND_OPTIONS", "DEFAULT_ROLE", "POINTER_PATIENCE"),  # names of Python's
     *("SC_PAGE_SIZE", "SC_PHYS_PAGES"),  # what sysconf is asked for
     *("GROUP_", "ROLE_", "TORCHELASTIC_"),  # with which names begin
