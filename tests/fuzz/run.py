@@ -23,7 +23,7 @@ SEED = 1
 LIMITS = ("-timeout=2", "-rss_limit_mb=1024", "-max_len=4096")
 """On a busy machine, an input that takes a moment may take a second."""
 FOLLOWED = ["elastic_core", "elastic_c10d", "elastic_etcd", "elastic_etcd_legacy", "elastic_file_timer",
-            "elastic_http_health", "elastic_warm", "h11", "tomllib"]  # fmt: skip
+            "elastic_http_health", "elastic_notices", "elastic_warm", "h11", "tomllib"]  # fmt: skip
 _TALK = re.compile(r"^(INFO|WARNING|#\d+).*\n", re.M)
 _ESCAPE = "\\x{:02x}".format
 _DONE = re.compile(r"^Done (\d+) runs", re.M)
