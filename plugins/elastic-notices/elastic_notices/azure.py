@@ -64,7 +64,7 @@ def _notice(event: dict[str, object], now: float) -> Notice:
         raise ValueError("expected NotBefore as text")
     try:
         return make_notice(reason, to_seconds(parsedate_to_datetime(not_before)), now)
-    except TypeError:  # what Python 3.10 raises for some invalid times
+    except (OverflowError, TypeError):  # raised for some invalid times
         raise ValueError("expected NotBefore as a time") from None
 
 

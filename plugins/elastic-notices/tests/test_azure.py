@@ -65,6 +65,7 @@ def test_earliest_event_comes_first():
             json.dumps({"Events": [event(NotBefore=time)]})
             for time in (None, 3, "soon", "Mon, 99 Foo 2023 25:61:61 GMT")
         ),
+        json.dumps({"Events": [event(NotBefore=f"Tue, 14 Nov 2023 22:{'9' * 400}:20 GMT")]}),
         json.dumps({"Events": [event(after=-5 * 86400)]}),
     ],
 )
