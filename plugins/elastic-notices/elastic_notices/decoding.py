@@ -1,5 +1,4 @@
-"""Decodes times, reasons and JSON from other programs. Nothing in them is trusted: the functions raise ValueError for
-whatever they do not expect."""
+"""Decodes times, reasons and JSON from other programs. None of them is trusted: invalid input raises ValueError."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ _LONGEST_REASON = 200
 
 def make_notice(reason: str, at: float | None, now: float) -> Notice:
     """Return the notice that this node must leave at `at`, in seconds since the epoch. If that time is less than a day
-    ago, the node must leave at once, with as much time to save as it still gets.
+    ago, the node must leave at once, and its workers get the full grace period.
 
     Raises:
         ValueError: the time is longer ago, or more than ten years ahead.
@@ -45,10 +44,17 @@ def parse_time(value: object) -> float:
     except OverflowError:
         raise ValueError("the time is not plausible") from None
     except ValueError:
-        seconds = to_seconds(datetime.fromisoformat(str(value).strip().replace("Z", "+00:00")))
+        seconds = _parse_iso(str(value).strip())
     if not math.isfinite(seconds):
         raise ValueError(f"expected a time, found {seconds}")
     return seconds
+
+
+def _parse_iso(text: str) -> float:
+    try:
+        return to_seconds(datetime.fromisoformat(text.replace("Z", "+00:00")))  # Python 3.10 does not know the Z
+    except ValueError:
+        raise ValueError(f"expected a time, found {text[:50]!r}") from None
 
 
 def to_seconds(time: datetime) -> float:
@@ -65,8 +71,8 @@ def parse_object(text: str) -> dict[str, object]:
     """Return a JSON object. Raises ValueError for any other text."""
     try:
         value = json.loads(text)
-    except RecursionError:
-        raise ValueError("the JSON is nested too deeply") from None
+    except (ValueError, RecursionError):
+        raise ValueError("the answer is not valid JSON") from None
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, found {type(value).__name__}")
     return value

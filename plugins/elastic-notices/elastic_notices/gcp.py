@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Clock, Context, Duration, Notices, Pause
 
 _HELD: Duration = 5.0
+_LONGEST_HELD = 60  # seconds; maintenance is looked up only between two long polls
 _BETWEEN: Duration = 1.0  # between two long polls, in case the server does not hold them
 _HOST = "GCE_METADATA_HOST"
 _FLAVOR = "Metadata-Flavor"
@@ -37,9 +38,12 @@ def watch_vm(context: Context, pause: Pause) -> Notices:
 
 
 def decode(preempted: str, event: str, since: float | None, has_gpu: bool) -> Notice | None:
-    """Decode the values of `preempted` and `maintenance-event`, which have been the same since `since`. The server does
-    not report when it will stop the VM. The documentation promises 30 s before a preemption, and before maintenance 60
-    s or, for a VM with GPUs, an hour. If nobody knows when the values changed (None), the node must leave at once."""
+    """Decode the values of `preempted` and `maintenance-event`, which last changed at `since`.
+
+    The server does not report when it will stop the VM. The documentation promises 30 s after a preemption begins, and
+    60 s of notice before maintenance, or an hour for a VM with GPUs. If the time of the change is unknown (None), the
+    node must leave at once.
+    """
     if preempted not in ("TRUE", "FALSE") or event not in _EVENTS:
         raise ValueError("the metadata server returned a value that its documentation does not contain")
     if preempted == "TRUE":
@@ -51,19 +55,19 @@ def decode(preempted: str, event: str, since: float | None, has_gpu: bool) -> No
 
 
 class Vm:
-    """This VM's values on the metadata server, and since when they have been the same. A change of `preempted` ends a
-    long poll, which is held for `held` seconds at most."""
+    """Reads this VM's values from the metadata server, and remembers when they changed. The server answers a long poll
+    when `preempted` changes, or after `held` seconds."""
 
     def __init__(self, web: Web, clock: Clock, has_gpu: bool, held: Duration) -> None:
-        self._web, self._clock, self._has_gpu, self._held = web, clock, has_gpu, held
+        self._web, self._clock, self._has_gpu = web, clock, has_gpu
+        self._held = min(max(round(held), 1), _LONGEST_HELD)  # the server accepts whole seconds
         self._etag = "0"
         self._values: tuple[str, str] | None = None
         self._since: float | None = None
 
     def ask(self) -> Notice | None:
-        held = max(round(self._held), 1)  # the server accepts whole seconds
-        query = f"?wait_for_change=true&timeout_sec={held}&last_etag={self._etag}"
-        preempted, self._etag = self._get(f"/preempted{query}", held)
+        query = f"?wait_for_change=true&timeout_sec={self._held}&last_etag={self._etag}"
+        preempted, self._etag = self._get(f"/preempted{query}", self._held)
         event, _ = self._get("/maintenance-event")
         if (preempted, event) != self._values:
             self._since = None if self._values is None else self._clock.timestamp()

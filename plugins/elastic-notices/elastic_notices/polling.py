@@ -21,7 +21,7 @@ def interval(context: Context, recommended: Duration) -> Duration:
 def poll(source: str, ask: Callable[[], Notice | None], context: Context, pause: Pause, every: Duration) -> Notices:
     """Call `ask` every so many seconds until the agent ends, and yield its notice whenever it changes.
 
-    If `ask` raises OSError or ValueError, nobody knows whether the notice still applies, so it remains in force. Only
+    If `ask` raises OSError or ValueError, it is unknown whether the notice still applies, so it remains in force. Only
     the first of several failures in a row is logged.
     """
     known: Notice | None = None

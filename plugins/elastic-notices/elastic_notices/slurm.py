@@ -42,11 +42,11 @@ def watch_node(context: Context, pause: Pause) -> Notices:
 
 
 def decode_end(output: str, job: str, now: float) -> Notice | None:
-    """Decode lines of a job's id and the time at which it ends, in seconds since the epoch."""
+    """Decode lines of a job's id and the time at which it ends, in seconds since the epoch, or `N/A`."""
     for line in output.splitlines():
         listed, _, end = line.strip().partition(" ")
         if listed == job:
-            return make_notice("the Slurm job reaches its time limit", parse_time(end.strip()), now)
+            return None if end == "N/A" else make_notice("the Slurm job reaches its time limit", parse_time(end), now)
     raise ValueError(f"squeue does not list job {job}")
 
 

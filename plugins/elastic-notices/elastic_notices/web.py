@@ -27,7 +27,7 @@ class Answer(NamedTuple):
 
     def unexpected(self) -> ValueError:
         """Return the error for a status that the service does not document."""
-        return ValueError(f"expected another HTTP status than {self.status}")
+        return ValueError(f"the service returned the HTTP status {self.status}")
 
 
 class Web:
@@ -44,7 +44,7 @@ class Web:
             url = urllib3.util.Url()
         if url.scheme not in ("http", "https") or not url.host:
             raise ConfigurationError(Problem(origin, f"expected a URL such as http://host:port, found {base!r}"))
-        self._base = base.rstrip("/")
+        self._base = base
         self._where = f"{url.scheme}://{url.netloc}"  # without the query, which may contain a secret
         self._pool = urllib3.PoolManager()
         self._call: BackgroundCall[Answer] | None = None
@@ -52,7 +52,8 @@ class Web:
     def ask(
         self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET", held: Duration = 0.0
     ) -> Answer:
-        """Return the response. The service may hold a long poll for `held` seconds.
+        """Return the response for a path below `base`, or for `base` itself if the path is empty. The service may hold a
+        long poll for `held` seconds.
 
         A timeout of the socket restarts with every byte, and nothing limits a name lookup. Therefore, each request has
         its own thread. No second request begins before the first one has ended.
@@ -74,7 +75,7 @@ class Web:
     def _request(self, path: str, headers: Mapping[str, str] | None, method: str, limit: Duration) -> Answer:
         response = self._pool.request(
             method,
-            self._base + path,
+            self._base.rstrip("/") + path if path else self._base,
             headers=headers,
             timeout=urllib3.Timeout(limit),
             retries=False,

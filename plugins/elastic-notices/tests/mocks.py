@@ -132,7 +132,9 @@ class Fixed:
     def __init__(self, status=200, text="", **headers):
         self.status, self.text, self.headers = status, text, headers
         self.asked = 0
+        self.path, self.query = "", {}
 
     def answer(self, method, path, query, headers):
         self.asked += 1
+        self.path, self.query = path, query
         return self.status, self.text, self.headers

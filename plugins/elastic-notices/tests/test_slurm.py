@@ -20,9 +20,10 @@ def test_end_is_that_of_this_job():
     output = f"41 {NOW + 9:.0f}\n42 {NOW + 60:.0f}\n43 N/A\n"
     assert decode_end(output, "42", NOW) == Notice(LIMIT, NOW + 60)
     assert decode_end(output, "42", NOW + 61) == Notice(LIMIT)
+    assert decode_end(output, "43", NOW) is None
 
 
-@pytest.mark.parametrize("output", ["", "41 1700000000\n", "42 N/A\n", "42\n", "42 9\n"])
+@pytest.mark.parametrize("output", ["", "41 1700000000\n", "42 soon\n", "42\n", "42 9\n"])
 def test_unknown_end_is_an_error(output):
     with pytest.raises(ValueError, match=r"\w"):
         decode_end(output, "42", NOW)
@@ -72,6 +73,22 @@ def commands(tmp_path, monkeypatch):
     commands.write("squeue", "--noheader", "--jobs", "42", "--format", "%A %e")
     commands.write("sinfo", "--noheader", "--all", "--nodes", "n7", "--format", "%T")
     return commands
+
+
+@pytest.mark.integration
+class TestJob(NoticeContract):
+    @pytest.fixture
+    def source(self, start, commands):
+        commands.set("squeue", "42 N/A\n")
+        return lambda pause: start("slurm", pause)
+
+    @pytest.fixture
+    def announce(self, commands):
+        return lambda: commands.set("squeue", f"42 {int(time.time()) + 100}\n")
+
+    @pytest.fixture
+    def withdraw(self, commands):
+        return lambda: commands.set("squeue", "42 N/A\n")
 
 
 @pytest.mark.integration

@@ -63,7 +63,7 @@ class TestUrl(NoticeContract):
 
     @pytest.fixture
     def source(self, start, serve, mock):
-        url = f"{serve(mock)}/node7?token=5"
+        url = f"{serve(mock)}/node7"
         return lambda pause: start("http", pause, notice_url=url)
 
     @pytest.fixture
@@ -87,11 +87,18 @@ def polls(start):
 
 
 @pytest.mark.integration
+def test_url_is_requested_unchanged(polls, serve):
+    mock = Fixed(204)
+    assert polls(f"{serve(mock)}/node7/?token=5/") == []
+    assert (mock.path, mock.query) == ("/node7/", {"token": "5/"})
+
+
+@pytest.mark.integration
 def test_redirect_is_not_followed(polls, serve, log):
     target = Fixed(200, "{}")
     assert polls(serve(Fixed(302, "", Location=serve(target)))) == []
     assert target.asked == 0
-    assert log.reasons == ["expected another HTTP status than 302; polling continues"]
+    assert log.reasons == ["the service returned the HTTP status 302; polling continues"]
 
 
 @pytest.mark.integration
