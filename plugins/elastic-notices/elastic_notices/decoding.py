@@ -22,7 +22,7 @@ _LONGEST_REASON = 200
 
 def make_notice(reason: str, at: float | None, now: float) -> Notice:
     """Return the notice that this node must leave at `at`, in seconds since the epoch. If that time is less than a day
-    ago, the node must leave at once, and its workers get the full grace period.
+    ago, the node must leave immediately, and its workers get the full grace period.
 
     Raises:
         ValueError: the time is longer ago, or more than ten years ahead.

@@ -42,7 +42,7 @@ def decode(preempted: str, event: str, since: float | None, has_gpu: bool) -> No
 
     The server does not report when it will stop the VM. The documentation promises 30 s after a preemption begins, and
     60 s of notice before maintenance, or an hour for a VM with GPUs. If the time of the change is unknown (None), the
-    node must leave at once.
+    node must leave immediately.
     """
     if preempted not in ("TRUE", "FALSE") or event not in _EVENTS:
         raise ValueError("the metadata server returned a value that its documentation does not contain")

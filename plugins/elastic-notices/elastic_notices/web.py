@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from elastic_core.plugin import Duration
 
-_LIMIT: Duration = 2.0
+LIMIT: Duration = 2.0
+"""Seconds until a request fails."""
 
 
 class Answer(NamedTuple):
@@ -61,7 +62,7 @@ class Web:
         Raises:
             OSError: there was no response in time, or it was too long.
         """
-        limit = _LIMIT + held
+        limit = LIMIT + held
         if self._call is not None and not self._call.wait(limit):
             raise OSError(f"{self._where} still does not answer")
         self._call = BackgroundCall(partial(self._request, path, headers, method, limit), "notices-request")

@@ -11,6 +11,7 @@ from elastic_testing import Background
 sys.path.insert(0, str(Path(__file__).parent))  # for helper modules next to the tests
 sys.path.append(str(Path(__file__).parents[3] / "tests" / "e2e"))  # `running`, `job_of_nodes`
 
+from elastic_notices import web
 from elastic_notices.plugin import elastic_add_options, elastic_notices
 from mocks import Service
 from running import elastic, job
@@ -30,6 +31,12 @@ class Log:
         assert event == "plugin failed"
         assert part.startswith("notice source ")
         self.reasons.append(reason)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Give mock services more time than a request has, because a busy machine may stall."""
+    monkeypatch.setattr(web, "LIMIT", 60.0)
 
 
 @pytest.fixture

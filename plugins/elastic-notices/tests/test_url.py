@@ -175,7 +175,7 @@ def drip(connection):
     ids=["closes", "closes after the request", "is silent", "speaks no HTTP", "closes early", "drips"],
 )
 def test_hostile_server_is_logged_once(talk, said, raw, polls, log, monkeypatch):
-    monkeypatch.setattr(web, "_LIMIT", 0.3)
+    monkeypatch.setattr(web, "LIMIT", 0.3)
     assert polls(raw(talk)) == []
     (reason,) = log.reasons
     assert said in reason
