@@ -26,7 +26,7 @@ SCHEDULER = {
     "SLURM_NODELIST": "see `SLURM_STEP_NODELIST`",
     "SLURM_JOB_NUM_NODES": "outside a step: `explain` reports that the allocation's other nodes are not used",
     "SLURM_NNODES": "used if `SLURM_JOB_NUM_NODES` is unset",
-    "SLURM_JOB_END_TIME": "elastic-notices, source `slurm`: when the job ends, if `squeue` is not installed",
+    "SLURM_JOB_END_TIME": "elastic-notices, source `slurm`: when the job ends, until `squeue` answers",
     "SLURM_TIME_FORMAT": "elastic-notices ignores it and sets `%s` for the `squeue` and `sinfo` that it runs",
 }
 AGENT = {

@@ -24,19 +24,30 @@ _FLAGS = "*~#!%$@^-"  # sinfo appends one of them to a state
 def watch_job(context: Context, pause: Pause) -> Notices:
     job = _variable("slurm", "SLURM_JOB_ID")
     end = os.environ.get("SLURM_JOB_END_TIME")
-    clock = SystemClock()
-    if end is not None and shutil.which("squeue") is None:  # as in many containers
-        return poll("slurm", lambda: decode_end(f"{job} {end}", job, clock.timestamp()), context, pause, _JOB_EVERY)
+    if end is None:
+        _require("slurm", "squeue")
     # %A, because `--jobs` also selects the other tasks of an array job and the other parts of a heterogeneous one
-    command = [_command("slurm", "squeue"), "--noheader", "--jobs", job, "--format", "%A %e"]
-    every = max(interval(context, _JOB_EVERY), _JOB_EVERY)
-    return poll("slurm", lambda: decode_end(_run(command), job, clock.timestamp()), context, pause, every)
+    command = ["squeue", "--noheader", "--jobs", job, "--format", "%A %e"]
+    clock = SystemClock()
+
+    def ask() -> Notice | None:
+        nonlocal end
+        try:
+            output, end = _run(command), None
+        except OSError:
+            if end is None:
+                raise
+            output = f"{job} {end}"  # until squeue has answered; many containers do not have it
+        return decode_end(output, job, clock.timestamp())
+
+    return poll("slurm", ask, context, pause, max(interval(context, _JOB_EVERY), _JOB_EVERY))
 
 
 def watch_node(context: Context, pause: Pause) -> Notices:
     node = _variable("slurm-node", "SLURMD_NODENAME")
+    _require("slurm-node", "sinfo")
     # --all, because without it, sinfo does not list nodes of hidden partitions
-    command = [_command("slurm-node", "sinfo"), "--noheader", "--all", "--nodes", node, "--format", "%T"]
+    command = ["sinfo", "--noheader", "--all", "--nodes", node, "--format", "%T"]
     every = max(interval(context, _NODE_EVERY), _NODE_EVERY)
     return poll("slurm-node", lambda: decode_state(_run(command)), context, pause, every)
 
@@ -79,7 +90,7 @@ def _variable(source: str, name: str) -> str:
     raise ConfigurationError(Problem("--notices", f"the source {source!r} requires a Slurm job, but {name} is not set"))
 
 
-def _command(source: str, name: str) -> str:
-    if path := shutil.which(name):
-        return path
-    raise ConfigurationError(Problem("--notices", f"the source {source!r} requires {name}, which is not on the PATH"))
+def _require(source: str, command: str) -> None:
+    if shutil.which(command) is None:
+        message = f"the source {source!r} requires {command}, which is not on the PATH"
+        raise ConfigurationError(Problem("--notices", message))

@@ -126,7 +126,7 @@ def test_failed_command_keeps_the_notice(start, commands, log, following):
     commands.write("squeue", "", then="")
     assert list(notices) == []
     (reason,) = log.reasons
-    assert reason.startswith(f"{commands.folder}/squeue failed")
+    assert reason.startswith("squeue failed")
     assert paused == [60.0] * 4
 
 
@@ -154,6 +154,27 @@ def test_missing_command_is_a_configuration_error(start, commands, monkeypatch):
             start(name)
 
 
+@pytest.mark.integration
+def test_variable_is_used_until_squeue_answers(start, commands, monkeypatch, log):
+    now = int(time.time())
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(now + 100))
+    commands.write("squeue", "", then="")
+    left = iter(["as before", f"42 {now + 200}\n", "fails"])
+
+    def pause(seconds):
+        output = next(left, None)
+        if output and output.startswith("42"):
+            commands.write("squeue", "--noheader", "--jobs", "42", "--format", "%A %e")
+            commands.set("squeue", output)
+        elif output == "fails":
+            commands.write("squeue", "", then="")
+        return output is not None
+
+    assert [notice.at for notice in start("slurm", pause)] == [now + 100, now + 200]
+    assert len(log.reasons) == 1
+
+
+@pytest.mark.integration
 def test_variable_is_enough_without_squeue(start, commands, monkeypatch, following):
     end = int(time.time()) + 100
     monkeypatch.setenv("PATH", "/nonexistent")
