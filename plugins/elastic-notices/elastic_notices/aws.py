@@ -22,6 +22,7 @@ _RENEWED_BEFORE: Duration = 300.0
 
 
 def watch_interruption(context: Context, pause: Pause) -> Notices:
+    """Yield the interruption of this spot instance."""
     service, clock = _service(context), SystemClock()
     return poll(
         "aws", lambda: decode_action(service.get(_ACTION), clock.timestamp()), context, pause, interval(context, _EVERY)
@@ -29,6 +30,7 @@ def watch_interruption(context: Context, pause: Pause) -> Notices:
 
 
 def watch_rebalance(context: Context, pause: Pause) -> Notices:
+    """Yield the recommendation to replace this spot instance."""
     service = _service(context)
     return poll(
         "aws-rebalance", lambda: decode_rebalance(service.get(_REBALANCE)), context, pause, interval(context, _EVERY)
@@ -84,6 +86,8 @@ class MetadataService:
         answer = self._web.ask("/latest/api/token", lives, "PUT")
         if answer.status != 200:
             raise answer.unexpected()
+        if not (answer.text.isascii() and answer.text.isprintable()):  # it becomes a header
+            raise ValueError("the service returned an invalid token")
         return answer.text, later(asked_at, _TOKEN_LIVES - _RENEWED_BEFORE)
 
 

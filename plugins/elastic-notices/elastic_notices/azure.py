@@ -21,6 +21,7 @@ _LEAVE = ("Preempt", "Terminate", "Reboot", "Redeploy")  # not Freeze, which pau
 
 
 def watch_vm(context: Context, pause: Pause) -> Notices:
+    """Yield the first scheduled event that takes this VM away."""
     web = Web(context.options["notice_endpoint"] or "http://169.254.169.254", "--notice-endpoint")
     clock = SystemClock()
     name = ""

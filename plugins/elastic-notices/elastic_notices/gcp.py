@@ -28,6 +28,7 @@ _TO_GPU_MAINTENANCE: Duration = 3600.0
 
 
 def watch_vm(context: Context, pause: Pause) -> Notices:
+    """Yield the preemption of this VM, and host maintenance that stops it."""
     if given := context.options["notice_endpoint"]:
         web = Web(given, "--notice-endpoint")
     else:

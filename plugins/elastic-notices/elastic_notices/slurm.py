@@ -8,7 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from elastic_core.plugin import ConfigurationError, Notice, Problem, SystemClock
-from elastic_notices.decoding import make_notice, parse_time
+from elastic_notices.decoding import make_notice
 from elastic_notices.polling import interval, poll
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ _FLAGS = "*~#!%$@^-"  # sinfo appends one of them to a state
 
 
 def watch_job(context: Context, pause: Pause) -> Notices:
+    """Yield the end of the job, which administrators may change."""
     job = _variable("slurm", "SLURM_JOB_ID")
     end = os.environ.get("SLURM_JOB_END_TIME")
     if end is None:
@@ -44,6 +45,7 @@ def watch_job(context: Context, pause: Pause) -> Notices:
 
 
 def watch_node(context: Context, pause: Pause) -> Notices:
+    """Yield that this node is being drained."""
     node = _variable("slurm-node", "SLURMD_NODENAME")
     _require("slurm-node", "sinfo")
     # --all, because without it, sinfo does not list nodes of hidden partitions
@@ -56,8 +58,13 @@ def decode_end(output: str, job: str, now: float) -> Notice | None:
     """Decode lines of a job's id and the time at which it ends, in seconds since the epoch, or `N/A`."""
     for line in output.splitlines():
         listed, _, end = line.strip().partition(" ")
-        if listed == job:
-            return None if end == "N/A" else make_notice("the Slurm job reaches its time limit", parse_time(end), now)
+        if listed != job:
+            continue
+        if end == "N/A":
+            return None
+        if not end.isdecimal():
+            raise ValueError(f"expected seconds since the epoch, found {end[:50]!r}")
+        return make_notice("the Slurm job reaches its time limit", float(end), now)
     raise ValueError(f"squeue does not list job {job}")
 
 

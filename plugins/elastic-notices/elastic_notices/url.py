@@ -16,6 +16,7 @@ _EVERY: Duration = 5.0
 
 
 def watch_url(context: Context, pause: Pause) -> Notices:
+    """Yield the notice that the URL `--notice-url` returns."""
     url = context.options["notice_url"]
     if not url:
         raise ConfigurationError(Problem("--notices", "the source 'http' requires --notice-url=URL"))

@@ -25,6 +25,7 @@ class Content(NamedTuple):
 
 
 def watch_file(context: Context, pause: Pause) -> Notices:
+    """Yield the notice in the file `--notice-file` while it exists."""
     path = context.options["notice_file"]
     if not path:
         raise ConfigurationError(Problem("--notices", "the source 'file' requires --notice-file=FILE"))

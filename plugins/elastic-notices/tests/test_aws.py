@@ -9,7 +9,7 @@ import pytest
 from elastic_notices.aws import MetadataService, decode_action, decode_rebalance
 from elastic_notices.web import Answer, Web
 from elastic_testing import FakeClock, NoticeContract
-from mocks import Aws, utc
+from mocks import Aws, Fixed, utc
 
 from elastic_core.plugin import Notice
 
@@ -97,6 +97,15 @@ def test_token_is_renewed_before_it_expires_and_when_refused(aws, serve):
     aws.tokens.clear()  # as after a restart of the service
     assert service.get(ACTION).status == 404
     assert len(aws.tokens_given) == 3
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("token", ["a\nb: c", "\u20ac"])
+def test_invalid_token_is_not_kept(serve, start, log, token):
+    mock = Fixed(200, token)
+    assert list(start("aws", lambda seconds: mock.asked < 3, notice_endpoint=serve(mock))) == []
+    assert log.reasons == ["the service returned an invalid token; polling continues"]
+    assert mock.path == "/latest/api/token"
 
 
 @pytest.mark.integration

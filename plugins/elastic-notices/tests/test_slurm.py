@@ -23,7 +23,9 @@ def test_end_is_that_of_this_job():
     assert decode_end(output, "43", NOW) is None
 
 
-@pytest.mark.parametrize("output", ["", "41 1700000000\n", "42 soon\n", "42\n", "42 9\n"])
+@pytest.mark.parametrize(
+    "output", ["", "41 1700000000\n", "42 soon\n", "42 2023-11-14T22:14:20\n", f"42 {'9' * 400}\n", "42\n", "42 9\n"]
+)
 def test_unknown_end_is_an_error(output):
     with pytest.raises(ValueError, match=r"\w"):
         decode_end(output, "42", NOW)
