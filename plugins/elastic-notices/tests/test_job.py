@@ -51,7 +51,7 @@ def test_noticed_node_leaves_and_the_other_continues(elastic, job, train):
         trains(elastic, node, 2)
     (elastic.cwd / "trains-a-of-1").unlink(missing_ok=True)  # if a round has formed without b
     announce(elastic, f"{time.time() + 40 + 2}\nrack 7 is serviced")
-    assert b.code() == 9
+    assert b.code() == 10
     trains(elastic, "a", 1)
     a.signal(signal.SIGTERM)
     assert a.code() == 128 + signal.SIGTERM
@@ -85,7 +85,7 @@ def test_drained_slurm_node_leaves(elastic, train):
     sinfo.chmod(0o755)
     environ = {"PATH": f"{elastic.cwd}:{os.environ['PATH']}", "SLURMD_NODENAME": "n7", "ELASTIC_NOTICES": "slurm-node"}
     agent = Agent("a", elastic.start_to_files("a", "run", train, "a", **environ), elastic.cwd)
-    assert agent.code() == 9
+    assert agent.code() == 10
     assert json.loads((elastic.cwd / "saved").read_text())["why"] == "Slurm reports this node as draining"
 
 
