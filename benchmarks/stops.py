@@ -6,6 +6,9 @@ The job has two nodes with two workers each, whose steps take 1 to 50 ms, at ran
   agent takes its place: the two workers that train alone should also save the same step.
 - *all*: SIGTERM to all agents at once. torchrun runs the usual recipe, a handler for SIGTERM that the loop checks in
   every step; its other nodes would not learn of a signal to one agent.
+- *notices*: a file announces that one of the nodes must leave now (elastic-notices, its source `file`). The time is
+  from the file's creation until the other node trains alone. After every fifth, a notice for later is withdrawn, which
+  must not disturb the training.
 - *cost*: nanoseconds of one call of `should_stop` while nobody has asked.
 - *agents*: how long many agents, in eight processes, need to agree on a step over TCPStore, until the last knows it.
 
@@ -25,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.cluster import Cluster, Meeting, Shape, StepFile, cluster, free_port
@@ -50,6 +53,7 @@ def options() -> argparse.ArgumentParser:
     made.add_argument("--backends", default="c10d,etcd", help="over which the nodes meet (c10d,etcd)")
     made.add_argument("--cycles", type=int, default=250, help="nodes that leave and return, for each backend (250)")
     made.add_argument("--stops", type=int, default=10, help="stops of the whole job, for each launcher (10)")
+    made.add_argument("--notices", type=int, default=100, help="notices that take effect (100)")
     made.add_argument("--agents", default="256,1024", help="numbers of agents that agree (256,1024)")
     made.add_argument("--seed", type=int, default=1, help="seed of the pauses before a stop (1)")
     made.add_argument("--loader", action="store_true", help="feed the workers by DataLoaders with two processes each")
@@ -124,6 +128,67 @@ class Training:
             if now() > deadline:
                 raise BenchmarkError(f"no world of {world} trains.\n{self._job.tail()}")
             time.sleep(LOOK_EVERY_S)
+
+    def continues(self) -> bool:
+        """Wait for a step, and return whether the last world has made it."""
+        deadline = now() + LIMIT_S
+        while not (steps := self._file.more()):
+            if now() > deadline:
+                raise BenchmarkError(f"no world trains.\n{self._job.tail()}")
+            time.sleep(LOOK_EVERY_S)
+        return steps[-1].group == self._last
+
+
+@dataclass
+class Notices:
+    """What notices have caused: the stops, the seconds from each notice until the other node trained alone, and for
+    each withdrawn notice, whether the training was not disturbed."""
+
+    stops: list[Stop] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    undisturbed: list[bool] = field(default_factory=list)
+
+
+def noticing(command: Sequence[str], arguments: argparse.Namespace) -> Notices:
+    """Let nodes leave because of notices, and return."""
+    moments, found = random.Random(arguments.seed), Notices()
+    meeting = Meeting("c10d", free_port())
+    with cluster(command, "1:2", meeting, Shape(2, 0, "stopping.py")) as job:
+
+        def start(number: int) -> tuple[Job, Path]:
+            file = job.folder / f"notice-{number}"
+            return job.start_node(ELASTIC_NOTICES="file", ELASTIC_NOTICE_FILE=str(file)), file
+
+        nodes, training, saves = [start(0), start(1)], Training(job), Saves(job)
+        training.wait(4)
+        saves.next(2)  # of a node that began alone
+        for number in range(arguments.notices):
+            time.sleep(moments.uniform(0, 0.2))
+            agent, file = nodes.pop(moments.randrange(2))
+            if number % 5 == 0:
+                found.undisturbed.append(withdrawn(agent, file, training, job))
+            begun = now()
+            file.touch()
+            training.wait(2)
+            found.seconds.append(now() - begun)
+            ended(agent, job)
+            found.stops.append(saves.next(4))
+            nodes.append(start(number + 2))
+            training.wait(4)
+            found.stops.append(saves.next(2))
+    return found
+
+
+def withdrawn(agent: Job, file: Path, training: Training, job: Cluster) -> bool:
+    """Announce that a node must leave in an hour, and withdraw that. Returns whether the training continues."""
+    file.with_suffix(".new").write_text(f"{time.time() + 3600}\nmaintenance\n")
+    file.with_suffix(".new").rename(file)
+    for line in ("notice received", "notice withdrawn"):
+        if agent.wait_line(lambda text, line=line: line in text, now() + LIMIT_S) is None:
+            raise BenchmarkError(f"the agent does not log {line!r}.\n{job.tail()}")
+        file.unlink(missing_ok=True)
+    training.continues()  # steps from before
+    return training.continues()
 
 
 def ended(agent: Job, job: Cluster) -> None:
@@ -225,6 +290,15 @@ def measure(arguments: argparse.Namespace) -> Report:
             found = leaving(commands["elastic"], backend, arguments)
             report.measurements[backend] = [asdict(stop) for stop in found]
             report.rows.append(row(f"{backend}, leaves: whole stops of {len(found)}", {"elastic": found}))
+        if arguments.notices:
+            noticed = noticing(commands["elastic"], arguments)
+            report.measurements["notices"] = [asdict(stop) for stop in noticed.stops]
+            report.rows.append(row(f"c10d, notices: whole stops of {len(noticed.stops)}", {"elastic": noticed.stops}))
+            times = {"elastic": noticed.seconds}
+            report.rows.append(Row.measured("notice until the other node trains alone", "s", times, "< 5"))
+            false, kept = len(noticed.undisturbed), sum(noticed.undisturbed)
+            what = f"withdrawn notices without effect, of {false}"
+            report.rows.append(Row(what, "", {"elastic": kept}, "all", met=kept == false))
         report.rows.append(Row("one call of should_stop", "ns", {"elastic": cost()}, "< 1000"))
     for agents in map(int, filter(None, arguments.agents.split(","))):
         times = [agreement(agents) for _ in range(3)]
