@@ -53,8 +53,8 @@ class Web:
     def ask(
         self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET", held: Duration = 0.0
     ) -> Answer:
-        """Return the response for a path below `base`, or for `base` itself if the path is empty. The service may hold a
-        long poll for `held` seconds.
+        """Return the response for a path below `base`, or for `base` itself if the path is empty. The service may hold
+        a long poll for `held` seconds.
 
         A timeout of the socket restarts with every byte, and nothing limits a name lookup. Therefore, each request has
         its own thread. No second request begins before the first one has ended.
