@@ -9,7 +9,8 @@ The job has two nodes with two workers each, whose steps take 1 to 50 ms, at ran
 - *notices*: a file announces that one of the nodes must leave now (elastic-notices, its source `file`). The time is
   from the file's creation until the other node trains alone. After every fifth, a notice for later is withdrawn, which
   must not disturb the training.
-- *cost*: nanoseconds of one call of `should_stop` while nobody has asked.
+- *cost*: nanoseconds of one call of `should_stop` while nobody has asked, and the steps per second of a small training
+  on one thread, with the call and without it in turn.
 - *agents*: how long many agents, in eight processes, need to agree on a step over TCPStore, until the last knows it.
 
 A stop counts as *whole* if all workers of the round have saved the same step before their deadline.
@@ -44,6 +45,29 @@ PROCESSES = 8
 CALL = """
 import timeit
 print(min(timeit.repeat('f(7)', 'from elastic_core import should_stop as f', number=10**6)) * 1e3)
+"""
+
+TRAINING = """
+import statistics, time, torch
+from elastic_core import should_stop
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+optimizer, batch, number = torch.optim.SGD(model.parameters(), 0.01), torch.randn(32, 64), 0
+def step():
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+def rate(asks, steps=500):
+    global number
+    begun = time.perf_counter()
+    for number in range(number, number + steps):
+        if asks and should_stop(number):
+            raise SystemExit("nobody has asked for a stop")
+        step()
+    return steps / (time.perf_counter() - begun)
+rate(True)
+pairs = [(rate(True), rate(False)) for _ in range(40)]
+print(*(statistics.median(one) for one in zip(*pairs)))
 """
 
 
@@ -235,12 +259,12 @@ def stopping(name: str, command: Sequence[str], arguments: argparse.Namespace) -
     return found
 
 
-def cost() -> float:
-    """Nanoseconds of a call, with an agent that watches."""
+def figures_of(script: str) -> list[float]:
+    """The figures that a worker prints, with an agent that watches."""
     with tempfile.TemporaryDirectory() as folder:
         page = StopFile(Path(folder, "stop"))
         done = subprocess.run(
-            [sys.executable, "-c", CALL],
+            [sys.executable, "-c", script],
             env={STOP_FILE: str(page.path)},
             cwd=folder,
             capture_output=True,
@@ -249,7 +273,7 @@ def cost() -> float:
             timeout=LIMIT_S,
         )
         page.close()
-    return float(done.stdout)
+    return [float(word) for word in done.stdout.split()]
 
 
 def agreement(agents: int) -> float:
@@ -299,7 +323,10 @@ def measure(arguments: argparse.Namespace) -> Report:
             false, kept = len(noticed.undisturbed), sum(noticed.undisturbed)
             what = f"withdrawn notices without effect, of {false}"
             report.rows.append(Row(what, "", {"elastic": kept}, "all", met=kept == false))
-        report.rows.append(Row("one call of should_stop", "ns", {"elastic": cost()}, "< 1000"))
+        (call,), (asking, silent) = figures_of(CALL), figures_of(TRAINING)
+        report.rows.append(Row("one call of should_stop", "ns", {"elastic": call}, "< 1000"))
+        what = f"steps per second with the call, to {silent:.0f} without"
+        report.rows.append(Row(what, "", {"elastic": asking / silent}))
     for agents in map(int, filter(None, arguments.agents.split(","))):
         times = [agreement(agents) for _ in range(3)]
         report.rows.append(Row.measured(f"{agents} agents agree on a step", "s", {"elastic": times}))
