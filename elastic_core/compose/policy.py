@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _HEALTH_VARIABLES = frozenset(
     {"TORCHELASTIC_HEALTH_CHECK_PORT", "ELASTIC_HEALTH", "ELASTIC_HEALTH_PORT", "ELASTIC_HEALTH_CONF"}
 )
+_SHUTDOWN_TIMEOUT = SPECS["shutdown_timeout"].own_variables()[0]
 _OPTION_VARIABLES = [name for spec in SPECS.values() if spec.name.endswith("_conf") for name in spec.variables()]
 
 
@@ -100,13 +101,14 @@ def hang_policy(settings: Settings) -> HangPolicy | None:
 
 
 def inherited(settings: Settings, environ: Mapping[str, str], secrets: Collection[str] = ()) -> dict[str, str]:
-    """Return the variables that the workers inherit. Variables for the agent's health endpoint are removed, because an
-    agent that a worker starts cannot use the same port, and no worker needs the token. Variables with options
-    (`..._CONF`) are removed if they contain a secret. `secrets` holds the names of the options that plugins declare as
-    secret."""
+    """Return the variables that the workers inherit, and the seconds that they get when they are stopped. Variables for
+    the agent's health endpoint are removed, because an agent that a worker starts cannot use the same port, and no
+    worker needs the token. Variables with options (`..._CONF`) are removed if they contain a secret. `secrets` holds
+    the names of the options that plugins declare as secret."""
     own = _HEALTH_VARIABLES if settings.health is not None else ()
     holding = {name for name in _OPTION_VARIABLES if _holds_secret(environ.get(name, ""), secrets)}
-    return {name: value for name, value in environ.items() if name not in own and name not in holding}
+    kept = {name: value for name, value in environ.items() if name not in own and name not in holding}
+    return {**kept, _SHUTDOWN_TIMEOUT: f"{settings.shutdown_timeout:g}"}
 
 
 def _holds_secret(options: str, secrets: Collection[str]) -> bool:

@@ -47,7 +47,7 @@ def test_every_variable_of_a_worker_is_documented_and_no_other():
     ours = EnvironmentPolicy(True, faulthandler=True)(plan, plan.ranks[0], {}, "file")
     table = (DOCS / "reference" / "worker-environment.md").read_text()
     documented = {name for row in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", row)}
-    assert documented == {*ours, BEAT_FILE, STOP_FILE}
+    assert documented == {*ours, BEAT_FILE, STOP_FILE, "ELASTIC_SHUTDOWN_TIMEOUT"}
 
 
 CODE = [*(ROOT / "elastic_core").rglob("*.py"), *(ROOT / "plugins").glob("*/elastic_*/**/*.py")]

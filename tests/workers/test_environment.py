@@ -163,4 +163,6 @@ def test_variables_are_those_of_torchrun_and_the_stop_page(tmp_path):
     ours = variables("elastic_core", "run")
     theirs = variables("torch.distributed.run")
     left_out = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}  # meant for torchrun's agent; workers only inherit it
-    assert [names | left_out for names in ours] == [names | left_out | {"ELASTIC_STOP_FILE"} for names in theirs]
+    assert [names | left_out for names in ours] == [
+        names | left_out | {"ELASTIC_STOP_FILE", "ELASTIC_SHUTDOWN_TIMEOUT"} for names in theirs
+    ]
