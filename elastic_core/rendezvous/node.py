@@ -257,9 +257,9 @@ class Node:
     def heirs(self) -> tuple[str, ...]:
         """The nodes that stay if this one leaves, as far as it knows: members first, then nodes that wait."""
         state = self.state or State()
-        waiting = (seen.entry.key for seen in self.seen.roster if not seen.late)
         out = {self.key, *state.draining}
-        return tuple(key for key in dict.fromkeys((*state.busy, *waiting)) if key not in out)
+        keys = dict.fromkeys((*state.busy, *(entry.key for entry in waiting(self.seen.roster, state))))
+        return tuple(key for key in keys if key not in out)
 
     def hand_over(self, timeout: Duration) -> Request:
         """Hand over the store of this process, which is about to end."""
