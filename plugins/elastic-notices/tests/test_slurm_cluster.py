@@ -30,7 +30,7 @@ for notice in watch(Context(options=options), lambda seconds: not time.sleep(1))
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path, request):
     try:
         install()
     except NoSlurm as error:
@@ -39,7 +39,7 @@ def cluster(tmp_path):
         pytest.skip(str(error))
     if os.geteuid() != 0 or sys.platform != "linux":
         pytest.skip("a cluster needs name spaces")
-    cluster = SlurmCluster(tmp_path, 1)
+    cluster = SlurmCluster(tmp_path, getattr(request, "param", 1))
     yield cluster
     cluster.close()
 
@@ -65,4 +65,56 @@ def test_limit_and_drain_of_a_real_job(cluster, tmp_path):
     assert noticed("slurm-node", 1) == "Slurm reports this node as draining None"
     cluster.run("scontrol", "update", "nodename=n1", "state=resume")
     assert noticed("slurm-node", 2) == "None None"
+    cluster.run("scancel", job)
+
+
+TRAIN = """
+import os, pathlib, random, time
+import elastic_core
+
+rank, home = os.environ["RANK"], pathlib.Path.home()
+saved = home / f"saved-{rank}"
+step = int(saved.read_text()) if saved.exists() else 0
+
+def log_event(what):
+    with open(home / "events", "a") as log:
+        log.write(f"{what} {rank} {step}\\n")
+
+log_event("begins")
+while not elastic_core.should_stop(step):
+    time.sleep(random.uniform(0.005, 0.03))
+    step += 1
+saved.write_text(str(step))
+log_event("saves")
+"""
+BATCH = """#!/bin/bash
+#SBATCH --requeue --open-mode=append --nodes=2 --ntasks-per-node=1 --time=2 --output=log
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+code=0
+srun --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 \\
+  elastic run --notices=slurm --shutdown-timeout=20 --kill-timeout=5 --rdzv-endpoint="$head:29400" \\
+  --nproc-per-node=1 train.py || code=$?
+if [ $code -eq 10 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit $code
+"""
+
+
+@pytest.mark.parametrize("cluster", [2], indirect=True)
+def test_job_saves_before_its_time_limit_and_resumes_there(cluster, tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "job").write_text(BATCH)
+
+    def events(what, count):
+        def found():
+            lines = (tmp_path / "events").read_text().splitlines() if (tmp_path / "events").exists() else []
+            return [line.split()[1:] for line in lines if line.startswith(what)]
+
+        eventually(lambda: len(found()) >= count, 2 * LONG, f"{count} workers that say {what}")
+        return found()
+
+    job = cluster.submit("job")
+    saved = events("saves", 2)
+    assert sorted(rank for rank, _ in saved) == ["0", "1"]
+    (step,) = {step for _, step in saved}
+    assert [found for _, found in events("begins", 4)[2:]] == [step] * 2
     cluster.run("scancel", job)
