@@ -68,7 +68,7 @@ def stop_deadline() -> Duration | None:
 
 
 def stop_reason() -> str:
-    """Return why this worker was asked to stop, or an empty text if it was not."""
+    """Return why this worker was asked to stop, or an empty string if it was not."""
     page = _page or _open_page()
     return page[_REASON:_SIZE].rstrip(b"\0").decode(errors="replace") if page[_ASKED] else ""
 

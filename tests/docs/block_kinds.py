@@ -35,6 +35,7 @@ RUN_ELSEWHERE = [
     ("docs/extend/backends.md", "python", "class BoardBackend", "tests/docs/test_backends.py"),
     ("docs/extend/backends.md", "python", "BackendContract)", "tests/docs/test_backends.py"),
     ("docs/guides/slurm.md", "indented", "sbatch", "tests/examples/test_slurm.py"),
+    ("docs/guides/slurm.md", "indented", "--notices=slurm", "plugins/elastic-notices/tests/test_slurm_cluster.py"),
     ("docs/guides/kubernetes.md", "indented", "PET_MASTER_ADDR", "tests/examples/test_kubernetes.py"),
     ("docs/guides/security.md", "bash", "openssl rand", "tests/docs/test_security.py"),
     ("docs/reference/commands.md", "sh", "", "tests/docs/test_commands.py"),
