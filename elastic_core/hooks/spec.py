@@ -58,11 +58,11 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 def elastic_add_options() -> list[Option]:  # type: ignore[empty-body]
     """Add options to `elastic run`.
 
-    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, before
-    the command line is read. An exception disables only this plugin, and `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the thread that loads them,
+    before the command line is read. An exception disables only this plugin, and `elastic plugins` shows the error.
 
-    Like the core's own options, each option becomes a flag, an environment variable and a key of the config file. An
-    option whose name another plugin or the core uses is omitted, and the conflict is reported.
+    Like the core's own options, each option becomes a flag, an environment variable and a key of the config file. If
+    the core or another plugin already uses an option's name, the option is omitted and the conflict is reported.
 
     A complete plugin::
 
@@ -78,8 +78,8 @@ def elastic_add_options() -> list[Option]:  # type: ignore[empty-body]
 def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ignore[empty-body]
     """Register rendezvous backends, through which nodes find each other. Users select one with `--rdzv-backend`.
 
-    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, before
-    the configuration is read. An exception disables only this plugin, and `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the thread that loads them,
+    before the configuration is read. An exception disables only this plugin, and `elastic plugins` shows the error.
 
     The selected record's factory is called once per agent, in the agent's thread, before the first round. If it raises,
     the launch ends with exit code 2 and an error that names the plugin.
@@ -109,8 +109,8 @@ def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
     provides a rendezvous backend of the same name, with the store's options and the common backend options. Users
     select the backend with `--rdzv-backend`.
 
-    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
-    `elastic_rendezvous_backends`. An exception disables only this plugin, and `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the thread that loads them,
+    after `elastic_rendezvous_backends`. An exception disables only this plugin, and `elastic plugins` shows the error.
 
     The factory is called for every connection to the store, in the thread that needs the connection. An agent has up to
     three connections, each used by only one thread at a time. The context has the store's options. The endpoint is
@@ -139,8 +139,8 @@ def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
 def elastic_watchdogs() -> list[WatchdogRecord]:  # type: ignore[empty-body]
     """Register watchdogs, which detect hung workers. Users select one with `--watchdog`.
 
-    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
-    `elastic_stores`. An exception disables only this plugin, and `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the thread that loads them,
+    after `elastic_stores`. An exception disables only this plugin, and `elastic plugins` shows the error.
 
     The selected record's factory is called once per agent, in the agent's thread, before the first worker starts. If it
     raises, the launch ends with exit code 2 and an error that names the plugin. The factory returns an
@@ -166,8 +166,8 @@ def elastic_watchdogs() -> list[WatchdogRecord]:  # type: ignore[empty-body]
 def elastic_health_endpoints() -> list[HealthEndpointRecord]:  # type: ignore[empty-body]
     """Register health endpoints, which report the agent's health. Users select one with `--health`.
 
-    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
-    `elastic_watchdogs`. An exception disables only this plugin, and `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the thread that loads them,
+    after `elastic_watchdogs`. An exception disables only this plugin, and `elastic plugins` shows the error.
 
     The selected record's factory is called once per agent, in the agent's thread, before the first rendezvous. If it
     raises, the launch ends with exit code 2 and an error that names the plugin.
@@ -192,8 +192,8 @@ def elastic_worker_starters() -> list[WorkerStarterRecord]:  # type: ignore[empt
     """Register worker starters. Users select one with `--worker-starter`. By default, `subprocess` starts commands, and
     the starter that `--start-method` names starts functions.
 
-    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
-    `elastic_health_endpoints`. An exception disables only this plugin, and `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the thread that loads them,
+    after `elastic_health_endpoints`. An exception disables only this plugin, and `elastic plugins` shows the error.
 
     The selected record's factory is called once per agent, in the agent's thread, before the first worker starts. If it
     raises, the launch ends with exit code 2 and an error that names the plugin. The factory returns an
@@ -243,8 +243,8 @@ def elastic_rank_policies() -> list[RankPolicyRecord]:  # type: ignore[empty-bod
     """Register rank policies, which order the nodes of a round. Users select one with `--rank-policy`. By default,
     nodes keep their ranks, and new nodes take the ranks of nodes that have left or failed.
 
-    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
-    `elastic_worker_starters`. An exception disables only this plugin, and `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the thread that loads them,
+    after `elastic_worker_starters`. An exception disables only this plugin, and `elastic plugins` shows the error.
 
     The selected record's factory is called once per agent, in the agent's thread, before the first rendezvous. If it
     raises, the launch ends with exit code 2 and an error that names the plugin. The factory returns an
@@ -270,12 +270,13 @@ def elastic_health_checks() -> list[HealthCheckRecord]:  # type: ignore[empty-bo
     """Register health checks for this machine. `elastic doctor` runs them before a job, and a health endpoint shows
     their results while a job runs.
 
-    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
-    `elastic_rank_policies`. An exception disables only this plugin, and `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the thread that loads them,
+    after `elastic_rank_policies`. An exception disables only this plugin, and `elastic plugins` shows the error.
 
-    The factories of all records are called concurrently, each in a separate thread: once by `elastic doctor`, and at
-    most once a minute by an agent when a client queries its health endpoint. A check must have no side effects. It
-    fails if it raises or takes longer than the record's `timeout`. The record's `when` can limit it to one of the uses.
+    The factories of all records are called concurrently, each in a separate thread: `elastic doctor` calls them once,
+    and an agent calls them at most once a minute, when a client queries its health endpoint. A check must have no side
+    effects. It fails if it raises or takes longer than the record's `timeout`. The record's `when` can limit the check
+    to one of these two uses.
 
     A complete plugin::
 
@@ -298,18 +299,19 @@ def elastic_health_checks() -> list[HealthCheckRecord]:  # type: ignore[empty-bo
 def elastic_notices() -> list[NoticeRecord]:  # type: ignore[empty-body]
     """Register notice sources, which find out in advance that this node must leave the job.
 
-    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
-    `elastic_health_checks`. An exception disables only this plugin, and `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the thread that loads them,
+    after `elastic_health_checks`. An exception disables only this plugin, and `elastic plugins` shows the error.
 
-    The factories of all records are called once per agent, in the agent's thread, before the first rendezvous. If one
+    Every record's factory is called once per agent, in the agent's thread, before the first rendezvous. If a factory
     raises, the launch ends with exit code 2 and an error that names the plugin. A factory returns an iterator of
     notices (usually, it is a generator function), which the core reads in a separate thread. Each notice replaces the
     source's previous one, and None withdraws it. When the time left is only just enough to stop the workers
-    (`--shutdown-timeout` plus `--kill-timeout`), the agent stops them as it does after SIGTERM: they can save after the
-    same step, the node leaves, and the other nodes continue. A notice that is withdrawn before then has no effect.
+    (`--shutdown-timeout` plus `--kill-timeout`), the agent stops them as it does after SIGTERM. All workers of the
+    round can save a checkpoint after the same step; the node then leaves, and the other nodes continue. A notice that
+    is withdrawn before then has no effect.
 
-    `pause` waits, and returns false when the agent ends; the iterator must then end as well. If the iterator raises,
-    the error is logged, and the source is no longer watched.
+    `pause(seconds)` waits, and returns false when the agent ends; the iterator must then end as well. If the iterator
+    raises an exception, the core logs it and no longer watches the source.
 
     A complete plugin::
 
@@ -335,11 +337,11 @@ def elastic_notices() -> list[NoticeRecord]:  # type: ignore[empty-body]
 def elastic_commands() -> list[CommandRecord]:  # type: ignore[empty-body]
     """Register commands, which users call as `elastic NAME`. A plugin cannot replace a built-in command.
 
-    Called once in each process that loads plugins (an agent or a command, not a worker), in the loading thread, after
-    `elastic_notices`. An exception disables only this plugin, and `elastic plugins` shows it.
+    Called once in each process that loads plugins (an agent or a command, not a worker), in the thread that loads them,
+    after `elastic_notices`. An exception disables only this plugin, and `elastic plugins` shows the error.
 
-    The record's factory runs the command in the main thread. The output of `elastic NAME --help` comes from the record.
-    If the factory raises a ConfigurationError, the exit code is 2; other elastic-core errors have the same exit
+    The record's factory runs the command in the main thread. The output of `elastic NAME --help` is generated from the
+    record. If the factory raises a ConfigurationError, the exit code is 2; other elastic-core errors have the same exit
     codes as in `elastic run`. Any other exception ends the command with exit code 2 and an error that names the plugin.
 
     A complete plugin::
@@ -363,8 +365,8 @@ def elastic_round_formed(fact: RoundFormed, context: Context) -> None:
     """A round has formed, and this node is a member of it.
 
     Called once per round, in the agent's process and thread, before the round's workers start. Return quickly, because
-    the workers start only afterwards. `fact.formed.members` lists the round's nodes in rank order. An exception is
-    logged with the plugin's name and version and has no other effect.
+    the workers do not start until the hook returns. `fact.formed.members` lists the round's nodes in rank order. An
+    exception is logged with the plugin's name and version and has no other effect.
 
     A complete plugin::
 
@@ -381,9 +383,10 @@ def elastic_contribute_environment(plan: RoundPlan, context: Context) -> Mapping
     """Add variables to the environment of this node's workers.
 
     Called once per round, in the agent's process and thread, after `elastic_round_formed` and before the workers start.
-    An exception, or a value that is not text, is logged with the plugin's name and version, and all variables of that
-    plugin are ignored for this round. If two plugins set a variable to different values, the value of the plugin whose
-    distribution (then plugin) name sorts first is used, and the conflict is logged.
+    An exception, or a value that is not a string, is logged with the plugin's name and version, and all variables of
+    that plugin are ignored for this round. If two plugins set a variable to different values, the conflict is logged,
+    and the core uses the value from the plugin whose distribution name sorts first. Within a distribution, the plugin's
+    name decides.
 
     A complete plugin::
 
@@ -417,9 +420,9 @@ def elastic_workers_started(fact: WorkersStarted, context: Context) -> None:
 def elastic_worker_exited(fact: WorkerExited, context: Context) -> None:
     """A worker of this node has exited on its own.
 
-    Called once per worker, whether it succeeded or failed, in the agent's process and thread, as soon as the agent
-    notices the exit, but not for workers that the agent stops. An exception is logged with the plugin's name and
-    version and has no other effect.
+    Called once for each worker that succeeds or fails, but not for a worker that the agent stops. The call is made in
+    the agent's process and thread, as soon as the agent notices the exit. An exception is logged with the plugin's name
+    and version and has no other effect.
 
     A complete plugin::
 
