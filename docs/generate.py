@@ -21,7 +21,7 @@ _NOTE = "<!-- Written by docs/generate.py from the code; edit the code. -->\n"
 
 
 def settings() -> str:
-    """Every setting: flag, variables, config file key, default."""
+    """Return the page of settings: each one's flag, default, meaning, variables and config file keys."""
     parts = [
         "# Settings\n",
         _NOTE,
@@ -77,13 +77,13 @@ def _setting_row(name: str) -> str:
 
 _START_AGAIN = {
     ExitCode.SUCCESS: "no",
-    ExitCode.WORKER_FAILED: "no: the script has used its restarts",
+    ExitCode.WORKER_FAILED: "no: the job has used all its restarts, or a restart would not help",
     ExitCode.BAD_CONFIGURATION: "no",
     ExitCode.RENDEZVOUS_TIMEOUT: "yes",
     ExitCode.STORE_UNREACHABLE: "yes",
-    ExitCode.CLOSED_BY_ANOTHER_NODE: "no: the job is over, and its id is used up",
+    ExitCode.CLOSED_BY_ANOTHER_NODE: "no: the job is over, and its id cannot be used again",
     ExitCode.WORKER_WOULD_NOT_DIE: "on another machine",
-    ExitCode.RENDEZVOUS_FAILED: "when the cause is removed",
+    ExitCode.RENDEZVOUS_FAILED: "once the cause is removed",
     ExitCode.NOT_FOUND: "-",
     ExitCode.DRAINED: "no, unless the node should rejoin",
     ExitCode.PREEMPTED: "yes, on another machine or when the job is requeued",
@@ -92,7 +92,7 @@ _START_AGAIN = {
 
 
 def exit_codes() -> str:
-    """Every exit code of `elastic run`."""
+    """Return the page of the exit codes of `elastic run`."""
     rows = [
         f"| {it.value} | `{it.name}` | {meaning} | {_START_AGAIN[it]} |" for it, meaning in EXIT_CODE_MEANING.items()
     ]
@@ -106,18 +106,19 @@ def exit_codes() -> str:
 
 
 def log_events() -> str:
-    """Every event name of the agent's log."""
+    """Return the page of the event names in the agent's log."""
     rows = [f"| `{name}` | {meaning} |" for name, meaning in EVENTS.items()]
     head = [
         "# Log events\n",
         _NOTE,
-        "The field `event` of each line of `--log-format json`. Plugins may log other events.\n",
+        "With `--log-format json`, the field `event` of each line contains one of these names. Third-party",
+        "plugins may log other events.\n",
     ]
     return "\n".join([*head, "| event | meaning |", "|---|---|", *rows, ""])
 
 
 def hooks() -> str:
-    """Every hook, in the order in which a launch calls them."""
+    """Return the page of hooks, in the order in which a launch calls them."""
     parts = [
         "# Hooks\n",
         _NOTE,
@@ -135,7 +136,7 @@ def hooks() -> str:
 
 
 def _drawn(script: str) -> str:
-    """The page from another script in this folder."""
+    """Return the page that another script in this folder generates."""
     page: str = runpy.run_path(str(Path(__file__).with_name(script)))["page"](_NOTE)
     return page
 

@@ -36,7 +36,7 @@ class ExitCode(enum.IntEnum):
 
 EXIT_CODE_MEANING: dict[ExitCode, str] = {
     ExitCode.SUCCESS: "all workers succeeded; other commands: the command succeeded",
-    ExitCode.WORKER_FAILED: "user code failed, and no restart was left or would have helped",
+    ExitCode.WORKER_FAILED: "user code failed, and no restart was left, or a restart would not have helped",
     ExitCode.BAD_CONFIGURATION: (
         "a flag, variable, file or plugin is invalid or not available on this machine; doctor: a run would fail"
     ),
@@ -102,7 +102,7 @@ class RendezvousError(ElasticError):
 
 
 class RendezvousClosedError(RendezvousError):
-    """The rendezvous was closed, so no further rounds will form. `succeeded` is whether the closing node reported
+    """The rendezvous was closed, so no further rounds will form. `succeeded` is true if the closing node reported
     success."""
 
     exit_code = ExitCode.CLOSED_BY_ANOTHER_NODE
@@ -144,13 +144,13 @@ class DrainedError(RendezvousError):
 
 
 class PreemptedError(DrainedError):
-    """This node has left because of a notice, for example that its machine is reclaimed."""
+    """This node has left because of a notice, for example one that its machine will be reclaimed."""
 
     exit_code = ExitCode.PREEMPTED
 
 
 class UnkillableWorkersError(ElasticError):
-    """Processes survived SIGKILL and a limited wait after it, and are left behind. The message names them."""
+    """Processes did not exit within a limited time after SIGKILL, and were left behind. The message names them."""
 
     exit_code = ExitCode.WORKER_WOULD_NOT_DIE
 
@@ -177,7 +177,7 @@ class ProcessFailure:
     The first four fields are those of torch's class of the same name.
 
     Args:
-        exitcode: as in `subprocess`: negative for a signal.
+        exitcode: the exit code, as in `subprocess`: negative if a signal ended the worker.
         message: the best available explanation, from the script's error file or else from the last lines of stderr.
         timestamp: seconds since the epoch, on the agent's clock.
         reason: a description of the exit ("exit code 3", "killed by SIGKILL", "killed by the kernel: out of memory").

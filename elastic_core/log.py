@@ -34,7 +34,7 @@ EventName = str
 EVENTS: Mapping[EventName, str] = {
     "run started": "the agent has started; the fields show the most important settings",
     "round formed": "a new round has formed, and this node is a member",
-    "template ready": "workers now start warm; the fields show how many imports each worker still does itself, and why",
+    "template ready": "workers now start warm; the fields show what each worker still imports itself, and why",
     "template lost": "the process from which workers are forked has ended; workers start cold until a new one is ready",
     "warm start unavailable": "workers start cold, for the given reason",
     "workers started": "all workers of this node have started",
@@ -42,16 +42,16 @@ EVENTS: Mapping[EventName, str] = {
     "worker failed": "a worker of this node failed; logged after the group has stopped",
     "stopping workers": "the agent asks its workers to exit, for the given reason",
     "still waiting": "an operation takes longer than usual; the fields show what the agent waits for",
-    "workers stop after the same step": "workers call should_stop, and all of the round save after this step",
+    "workers stop after the same step": "workers call should_stop: all save a checkpoint and stop after this step",
     "no common step": "workers call should_stop, but the nodes could not agree on a step; the workers get SIGTERM",
     "workers have not saved": "half of the grace period is over, and these workers have not stopped at the common step",
     "workers stopped": "all workers of this node have stopped",
     "grace cut short": "the agent killed its workers early, because other nodes may already be forming a round",
-    "leftover processes": "processes that workers started have outlived them, and the agent stops them",
+    "leftover processes": "processes that were started by workers have outlived the workers; the agent stops them",
     "process would not die": "a process survived SIGKILL and was left behind",
     "guardian lost": "the process that kills the workers if the agent is killed has died; the agent starts a new one",
     "restart decided": "the agent restarts the workers, for the given reason",
-    "round over": "the agent stops its workers for good although none of them failed, for the given reason",
+    "round over": "for the given reason, the agent stops its workers for good, although none of them failed",
     "round left": "this node leaves the job; `notified` shows whether the other nodes were informed",
     "exit barrier prolonged": "this node has finished but stays, because the other nodes would lose the store",
     "exit barrier left": "this node's workers have succeeded, and the node stops waiting for the other nodes",
@@ -59,19 +59,19 @@ EVENTS: Mapping[EventName, str] = {
     "rendezvous in reach again": "the rendezvous handler can check for waiting nodes again",
     "agent finished": "the agent has finished; the fields show its final state",
     "signal received": "the agent received a signal",
-    "notice received": "a notice source reports that this node must leave, and in how many seconds it begins to",
+    "notice received": "a notice source reports that this node must leave, which it does in `leaves_in` seconds",
     "notice withdrawn": "a notice source has withdrawn its notice before it was due",
-    "notice due": "the agent stops its workers and leaves, because a notice leaves only just enough time",
+    "notice due": "the agent stops its workers and leaves the job, because a notice leaves only just enough time",
     "output lost": "some of a worker's output could not be read or written",
     "setting left out": "a config file or variable is ignored, for the given reason",
     "plugin not blocked": "ELASTIC_DISABLE_PLUGINS contains a name that matches no installed plugin",
     "plugin not installed": "--plugins contains a name that matches no installed distribution with plugins",
     "plugin missing": "a torchrun variable requires a package that is not installed; the run continues without it",
-    "plugin failed": "a plugin could not be loaded, lost an option to another plugin, or raised when used",
+    "plugin failed": "a plugin could not be loaded, lost an option to another plugin, or raised an exception",
     "backend deprecated": "the rendezvous backend still works, but a different one is recommended",
     "spans lost": "OpenTelemetry cannot export spans, for the given reason",
     "observer failed": "a plugin's notification hook raised an exception",
-    "contribution failed": "the variables that a plugin sets for the workers are ignored",
+    "contribution failed": "variables that a plugin sets for the workers are ignored, because of the given error",
     "numa binding skipped": "workers run without the requested NUMA binding",
     "log directory made": "the folder for the workers' output was created",
     "worker hangs": "a worker did not release a timer, or made no progress for `--hang-timeout`, and was killed",
@@ -97,7 +97,7 @@ EVENTS: Mapping[EventName, str] = {
     "store handed over": "another node now hosts the rendezvous store, because this process is exiting",
     "store taken over": "this process now hosts the rendezvous store, with the previous host's data",
     "store not pointed at": "the store has moved, but the server found at the endpoint does not redirect to it",
-    "job split": "some nodes stayed at the endpoint after the store moved; `reason` shows if this node joins them",
+    "job split": "some nodes stayed at the endpoint after the store moved; `reason` shows whether this node joins them",
     "rendezvous endpoint is loopback": "the job may have several nodes, but other machines cannot reach the endpoint",
     "rendezvous endpoint is localhost": "other machines can join, but must use this machine's name or address",
     "workers' store lost": "the workers' store could not start, or its host process ended, for the given reason",
@@ -113,8 +113,8 @@ EVENTS: Mapping[EventName, str] = {
     "rendezvous not signed": "a job on several machines has no secret: any client that reaches the endpoint can join",
     "secret not read": "a value is signed with an unknown secret, and the secret file cannot be reloaded",
     "not signed": "a value in the rendezvous store is not signed with the job's secret, and is ignored",
-    "state spoilt": "a client outside the job overwrote its state; the nodes restore the last state that they know",
-    "store spoilt": "a client outside the job overwrote its keys; the job continues under new keys",
+    "state spoilt": "a client outside the job overwrote the job's state; the nodes restore the last known state",
+    "store spoilt": "a client outside the job overwrote the job's keys; the job continues under new keys",
     "store flooded": "the hosted store grew too large or had too many connections, and is replaced with an empty one",
     "process grown": "this process uses too much memory, but the store is not the cause",
     "record ignored": "a value under one of the job's keys was not written by its nodes, and is ignored",
@@ -176,7 +176,7 @@ def configure(
     clock: Clock | None = None,
     patience: Duration = _PATIENCE,
 ) -> None:
-    """Set how and where all loggers write from now on. Before the first call, lines go to Python's logger
+    """Set the format and the destination of all loggers. Before the first call, lines go to Python's logger
     `elastic_core`, and are shown only if the program has a handler for it (but see `show_unless_configured`).
 
     Args:
@@ -192,9 +192,9 @@ def configure(
     """
     global _output
     if format not in get_args(Format):
-        raise ValueError(f"expected one of {', '.join(get_args(Format))} as log format, found {format!r}")
+        raise ValueError(f"expected a log format ({', '.join(get_args(Format))}), found {format!r}")
     if level.lower() not in LEVELS:
-        raise ValueError(f"expected one of {', '.join(LEVELS)} as log level, found {level!r}")
+        raise ValueError(f"expected a log level ({', '.join(LEVELS)}), found {level!r}")
     _output = _Output(format, LEVELS[level.lower()], _Sink(stream, patience), clock or SystemClock())
 
 
@@ -226,8 +226,8 @@ class _Sink:
     debug = info = warning = error = critical = write
 
     def take_dropped(self) -> int:
-        """Return and reset the number of dropped lines once the stream can accept a line about them. Returns 0 until
-        then."""
+        """Return the number of dropped lines and reset it, or return 0 if the stream cannot accept a line about them
+        yet."""
         with _lock:
             stream = self.stream
             if not self._dropped or stream is None or not self._takes(stream):

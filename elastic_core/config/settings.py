@@ -77,7 +77,8 @@ class Settings:
         1,
         parse_process_count,
         "nodes",
-        "workers on this node: a number, or one per device: cpu, gpu, xpu, ..., or auto (accelerators, otherwise CPUs)",
+        "workers on this node: a number, or a kind of device for one worker per device: cpu, gpu, xpu, ..., or auto"
+        " (accelerators, or CPUs if there are none)",
         "N|WHAT",
     )
     node_rank: int | None = setting(
@@ -197,7 +198,7 @@ class Settings:
         (),
         parse_texts,
         "workers",
-        "modules and packages to leave to the workers, not to import in advance",
+        "modules and packages that are not imported in advance, so that each worker imports them itself",
         "MODULES",
         torchrun=False,
     )
@@ -228,10 +229,12 @@ class Settings:
         (),
         parse_texts,
         "output",
-        "copy stdout lines that contain one of these texts to a file; write `,,` for a comma",
+        "copy stdout lines that contain one of these strings to a file; write `,,` for a comma",
         "TEXT,..",
     )
-    duplicate_stderr_filters: tuple[str, ...] = setting((), parse_texts, "output", "the same for stderr", "TEXT,..")
+    duplicate_stderr_filters: tuple[str, ...] = setting(
+        (), parse_texts, "output", "copy stderr lines that contain one of these strings to a file", "TEXT,.."
+    )
     log_line_prefix_template: str | None = setting(
         None,
         parse_text,
@@ -282,7 +285,7 @@ class Settings:
     exit_barrier_timeout: float = _duration(
         300.0,
         "stopping",
-        "how long a node whose workers have succeeded waits for the other nodes; 0 to not wait",
+        "how long a node whose workers have succeeded waits for the other nodes; 0 disables the wait",
         torchrun=False,
     )
     kill_timeout: float = _duration(
@@ -311,8 +314,8 @@ class Settings:
         ("log", "cpu", "beat"),
         some_of("log", "cpu", "beat"),
         "watching",
-        "signs of progress: output (log), CPU time (ignored once a worker writes or beats regularly), "
-        "elastic_core.watchdog.beat()",
+        "signs of progress: output (log), CPU time (cpu; ignored once a worker writes or beats regularly), and calls"
+        " of elastic_core.watchdog.beat() (beat)",
         "log,cpu,beat",
         torchrun=False,
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
 
 ANSWER: Duration = 10.0
-"""How many seconds to wait for an answer from the store."""
+"""How many seconds to wait for the store to answer."""
 
 ROOM = 1000
 """The smallest number of nodes for which a served store is sized."""
@@ -62,14 +62,14 @@ _DEADLINE = own_flag(
     "deadline",
     seconds(above=0),
     None,
-    "how long workers may take before they are killed; the node's --shutdown-timeout if that is less",
+    "how long workers may take to exit before they are killed; the node's --shutdown-timeout if that is less",
     "S",
     "seconds",
 )
 
 
 def _patience(whom: str) -> Spec:
-    about = f"how long to wait for the {whom} to leave; 0 to not wait"
+    about = f"how long to wait for the {whom} to leave; 0 disables the wait"
     return own_flag("timeout", seconds(), 120.0, about, "S", "seconds")
 
 
@@ -79,8 +79,8 @@ DRAIN = Command(
 usage: elastic drain NODE --rdzv-endpoint HOST[:PORT] --rdzv-id ID [flags]
 
 Asks one node to leave the job, and waits until it has left. The node stops its workers, and its
-agent exits with 9 (with 0 if none of its workers has run, or all have succeeded). The other nodes
-continue without it. NODE is a node's id, or a host name or rank that matches exactly one node.
+agent exits with code 9 (code 0 if none of its workers has run, or if all have succeeded). The other
+nodes continue without it. NODE is a node's id, or a host name or rank that matches exactly one node.
 """,
     _JOB,
     (_DEADLINE, _patience("node")),
@@ -100,8 +100,9 @@ STOP = Command(
 usage: elastic stop --rdzv-endpoint HOST[:PORT] --rdzv-id ID [flags]
 
 Asks all nodes to leave the job, and waits until they have left. Workers that call
-elastic_core.should_stop save after the same step; others get SIGTERM. Each agent exits with 9 (with
-0 if none of its workers has run, or all have succeeded). Start the same command again to continue.
+elastic_core.should_stop save a checkpoint after the same step; others get SIGTERM. Each agent exits
+with code 9 (code 0 if none of its workers has run, or if all have succeeded). To continue the job,
+run its elastic run command again.
 """,
     _JOB,
     (_DEADLINE, _patience("nodes")),
@@ -125,7 +126,7 @@ receives SIGTERM or SIGINT.
     {
         "rdzv_backend": f"backend whose store to serve; by default {choices.BACKEND}",
         "rdzv_endpoint": "address to serve on; without a host, all addresses of this machine",
-        "nnodes": f"number of nodes to size the store for: the greater of MAX and {ROOM}",
+        "nnodes": f"number of nodes for which the store is sized; at least {ROOM}",
         "log_format": "format of the log on stderr",
         "log_level": "minimum level of log messages",
     },
@@ -169,7 +170,7 @@ PLUGINS = Command(
     """\
 usage: elastic plugins [flags]
 
-Lists the installed plugins and what each provides, and explains why others failed to load.
+Lists the installed plugins and what each provides, and explains why any of them failed to load.
 """,
     {},
     (_JSON,),
