@@ -17,19 +17,20 @@ COMMANDS = ("explain", "plugins", "status", "drain", "stop", "serve", "doctor")
 
 
 def page(note: str) -> str:
-    """The page. `note`: a comment that it is generated."""
+    """Return the page. `note` is a comment that marks it as generated."""
     parts = [
         "# Commands\n",
         note,
-        "For `elastic run`, see [Settings](settings.md). Flags that these commands share with it have the same",
-        "variables and config file keys; their other flags have none. The default backend of status, drain, stop and",
-        "serve is c10d. Other exit codes have [the same meaning as for `elastic run`](exit-codes.md).\n",
+        "For the flags of `elastic run`, see [Settings](settings.md). Flags that the commands on this page share with",
+        "`elastic run` have the same variables and config file keys; all other flags have neither. The default backend",
+        "of status, drain, stop and serve is c10d. Exit codes that a table does not list have [the same meaning as for",
+        "`elastic run`](exit-codes.md).\n",
     ]
     return "\n".join([*parts, *(line for name in COMMANDS for line in _section(name))])
 
 
 def help_of(name: str) -> str:
-    """The output of `elastic NAME --help`."""
+    """Return the output of `elastic NAME --help`."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         main([name, "--help"])
     return printed.getvalue()

@@ -1,5 +1,5 @@
-"""Sphinx's settings. The pages are plain markdown that reads well without Sphinx; what only Sphinx needs is made here:
-the tree of contents from the links of index.md, and places for links that lead out of the docs."""
+"""Sphinx's settings. The pages are plain markdown that reads well without Sphinx. This module adds what only Sphinx
+needs: a table of contents from the links in index.md, and replacements for links that lead out of the docs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ html_show_sphinx = False
 myst_heading_anchors = 4
 highlight_language = "none"
 pygments_style = "default"
-smartquotes = False  # `--name` is no dash
+smartquotes = False  # the hyphens of `--name` are not a dash
 
-sys.path += map(str, sorted((_DOCS.parent / "plugins").glob("elastic-*")))  # they are not installed, nor what they need
+sys.path += map(str, sorted((_DOCS.parent / "plugins").glob("elastic-*")))  # the plugins need not be installed
 autodoc_mock_imports = ["torch", "grpc", "google", "etcd3"]
 default_role = "code"  # docstrings write `name`
 autodoc_member_order = "bysource"
@@ -43,14 +43,14 @@ def setup(app: Sphinx) -> None:
     from pygments.lexers.special import TextLexer
 
     _stand_in_for_torch()
-    app.add_lexer("mermaid", TextLexer)  # drawn by those who show markdown; here it is text
+    app.add_lexer("mermaid", TextLexer)  # markdown viewers draw the diagram; Sphinx shows its source
     app.connect("source-read", _bring_in_what_is_elsewhere)
     app.connect("source-read", _add_contents)
     app.connect("autodoc-process-signature", _without_the_environment)
 
 
 def _stand_in_for_torch() -> None:
-    """What the class of our store is made from: below a mock it would have the mock's arguments."""
+    """Replace torch's Store, our store's base class. If that were a mock, our store would have the mock's arguments."""
     stand_in = ModuleType("torch.distributed")
     stand_in.Store = type("Store", (), {"__module__": "torch.distributed"})
     sys.modules["torch.distributed"] = stand_in
@@ -59,13 +59,13 @@ def _stand_in_for_torch() -> None:
 def _without_the_environment(
     app: Sphinx, kind: str, name: str, thing: Any, options: Any, signature: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    """A default of `os.environ` is written as that, and not as what this process has in it."""
+    """Show a default of `os.environ` by that name, instead of with this process's variables."""
     return signature and re.sub(r"environ\(\{.*\}\)", "os.environ", signature, flags=re.S), returns
 
 
 def _bring_in_what_is_elsewhere(app: Sphinx, page: str, source: list[Any]) -> None:
-    """A paragraph that is a link to a page outside of the docs becomes that page, without its title. Another link that
-    leads out becomes the path in the repository."""
+    """Replace a paragraph that consists of a link to a page outside the docs with the content of that page, without its
+    title. Replace any other link that leads out of the docs with the path in the repository."""
     here = (_DOCS / page).parent
 
     def text_of(link: re.Match[str]) -> str:
@@ -78,7 +78,7 @@ def _bring_in_what_is_elsewhere(app: Sphinx, page: str, source: list[Any]) -> No
 
 
 def _unlinked(text: str, here: Path, page: Path) -> str:
-    """The text, whose links start at `here`, for a page in the folder `page`."""
+    """Return the text, whose links are relative to `here`, with links for a page in the folder `page`."""
 
     def path_of(link: re.Match[str]) -> str:
         target = (here / link[2]).resolve()
@@ -90,7 +90,7 @@ def _unlinked(text: str, here: Path, page: Path) -> str:
 
 
 def _add_contents(app: Sphinx, page: str, source: list[Any]) -> None:
-    """Give the entry page a tree of contents: one part for each heading, of the pages to which it links, in order."""
+    """Add a table of contents to the entry page: for each heading, a part with the pages linked below it, in order."""
     if page == "index":
         source[0] = "\n".join([source[0], *_parts(source[0])])
 

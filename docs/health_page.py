@@ -1,5 +1,6 @@
-"""The pictures of the page in docs/img: `python docs/health_page.py`, with elastic-http-health, selenium, pillow and
-Debian's chromium installed. The agent that they show is made up; its workers are real processes that do little."""
+"""Takes the pictures of the status page in docs/img: `python docs/health_page.py`. Requires elastic-http-health,
+selenium, pillow and Debian's chromium. The agent in the pictures is a fake; its workers are real processes that do
+little."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "plugins" / "elastic-http-health" / "tests"))
 
-import chromium  # noqa: E402 - found beside the plugin's tests
+import chromium  # noqa: E402 - next to the plugin's tests
 
 _WARM_UP = 45  # seconds in which the workers' curves grow
 _BUSY = """
@@ -49,7 +50,7 @@ _STACK = """Thread 0x00007f3a1c2b4740 (most recent call first):
 
 @contextlib.contextmanager
 def workers(count: int) -> Iterator[list[int]]:
-    """Processes of which each takes a little more than the one before."""
+    """Run processes, each of which uses slightly more CPU time and memory than the previous one."""
     started = [subprocess.Popen([sys.executable, "-c", _BUSY.format(rank=rank)]) for rank in range(count)]
     try:
         yield [process.pid for process in started]
@@ -60,7 +61,7 @@ def workers(count: int) -> Iterator[list[int]]:
 
 
 def status(pids: list[int], now: float) -> AgentStatus:
-    """A job that has lost a node, had a hang, and got a node back."""
+    """Return the status of a job that lost a node, had a hang, and got the node back."""
     members = tuple(
         Member(f"gpu-{11 + i}", f"gpu-{11 + i}", f"10.4.0.{11 + i}", "trainer", len(pids)) for i in range(4)
     )
@@ -93,7 +94,7 @@ def status(pids: list[int], now: float) -> AgentStatus:
 
 
 def shoot(opened: Any, name: str, width: int, height: int, scheme: str) -> None:
-    """One picture, of the top of the page."""
+    """Save one picture of the top of the page."""
     chromium.resize(opened, width, height, phone=width < 600)
     chromium.prefer(opened, scheme)
     time.sleep(0.5)

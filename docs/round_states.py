@@ -1,5 +1,5 @@
-"""Draws the transitions of a job's state by trying them: all changes of `elastic_core.rendezvous.model`, from the empty
-state on, until none leads to a new state."""
+"""Draws the transitions of a job's state. To find them, the script tries all changes of `elastic_core.rendezvous.model`
+in every state, starting with the empty state, until no change leads to a new state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MEANING = {
     "running": "a round is running",
     "over": "the last round has ended; its workers are being stopped, and nodes are joining the next round",
     "succeeded": "closed: all members' workers have succeeded",
-    "failed": "closed: after a failure, if no restart was left or could help, or on request",
+    "failed": "closed on request, or after a failure if no restart was left or a restart could not help",
 }
 _MEMORY = "the store loses its data, and a node restores it"
 _KNOWS = "the store has lost its data, and a node knows that the job has closed"
@@ -33,7 +33,7 @@ _OF_TABLE = (_MEMORY, _KNOWS)
 
 
 def page(note: str) -> str:
-    """The page; `note` says that it is generated."""
+    """Return the page. `note` is a comment that marks it as generated."""
     arrows = explored()
     head = [
         "# States of a job\n",
@@ -59,7 +59,7 @@ def page(note: str) -> str:
 
 
 def explored() -> dict[tuple[str, str], list[str]]:
-    """What leads from which kind of state to which, in the order in which it is found."""
+    """Return the changes that lead from one kind of state to another, by these two kinds, in the order of states."""
     arrows: dict[tuple[str, str], list[str]] = {}
     seen, left = {repr(State())}, [State()]  # a state holds dictionaries, so it cannot be in a set
     while left:
@@ -79,7 +79,8 @@ def explored() -> dict[tuple[str, str], list[str]]:
 
 
 def picture() -> str:
-    """The states and the arrows between different ones, as SVG. A KeyError means that there is a new arrow to place."""
+    """Return the states, and the arrows between different states, as SVG. A KeyError means that a new arrow has no
+    entry in `_ARROWS` yet."""
     drawn = {pair: [label for label in labels if label not in _OF_TABLE] for pair, labels in explored().items()}
     arrows = {pair: labels for pair, labels in drawn.items() if pair[0] != pair[1] and labels}
     parts = [_box(name, *_PLACES[name]) for name in _MEANING]
@@ -89,7 +90,7 @@ def picture() -> str:
 
 
 _PLACES = {"none yet": (90, 50), "running": (400, 50), "succeeded": (710, 50), "over": (400, 300), "failed": (710, 300)}
-_ARROWS = {  # its points, where the first line of its label is, and which end of the lines is there
+_ARROWS = {  # for each arrow: its points, the position of its label's first line, and the text anchor
     ("none yet", "running"): ("M150,50 L334,50", (242, 40), "middle"),
     ("none yet", "failed"): ("M90,74 L90,430 L710,430 L710,330", (250, 420), "middle"),
     ("running", "succeeded"): ("M460,50 L644,50", (552, 40), "middle"),
@@ -118,7 +119,7 @@ def _arrow(points: str, at: tuple[int, int], anchor: str, labels: list[str]) -> 
 
 
 def kind(state: State) -> str:
-    """The kind of a state: a key of the table of meanings."""
+    """Return the kind of a state, which is a key of `_MEANING`."""
     if state.closed:
         return "succeeded" if state.closed.succeeded else "failed"
     if state.open:
@@ -131,7 +132,8 @@ def _id(name: str) -> str:
 
 
 def _changes(state: State) -> Iterator[tuple[str, Change]]:
-    """Everything that nodes do to the state, each where the policy (`decide`) does it; the store's loss last."""
+    """Yield all changes that nodes make to the state, each only in states in which the policy (`decide`) makes it.
+    Changes after a loss of the store's data come last."""
     if not state.open:
         yield "a round forms", lambda it: it if it.closed else changes.formed(it, _SEATS, _RESTARTS, "")
     yield Cause.LOST.value, lambda it: changes.ended(it, Cause.LOST, "b", "", ("b",))
