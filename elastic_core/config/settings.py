@@ -113,7 +113,10 @@ class Settings:
         None, parse_filled_text, "nodes", "address at which other nodes can reach this node; not verified", "HOST"
     )
     standalone: bool = setting(
-        False, parse_boolean, "rendezvous", "run a single-node job; overrides backend, endpoint, id and master"
+        False,
+        parse_boolean,
+        "rendezvous",
+        "run a single-node job; overrides the flags for backend, endpoint, id and master",
     )
     rdzv_backend: str = setting(
         "",
@@ -363,7 +366,7 @@ class Settings:
         None,
         parse_filled_text,
         "plugins",
-        "worker starter; by default subprocess for scripts and commands, --start-method for functions",
+        "way to start workers; by default subprocess for scripts and commands, and --start-method for functions",
         "NAME",
         torchrun=False,
     )

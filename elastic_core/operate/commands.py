@@ -80,7 +80,8 @@ usage: elastic drain NODE --rdzv-endpoint HOST[:PORT] --rdzv-id ID [flags]
 
 Asks one node to leave the job, and waits until it has left. The node stops its workers, and its
 agent exits with code 9 (code 0 if none of its workers has run, or if all have succeeded). The other
-nodes continue without it. NODE is a node's id, or a host name or rank that matches exactly one node.
+nodes continue without it. NODE is a node's id, or a host name or rank that matches exactly one
+node.
 """,
     _JOB,
     (_DEADLINE, _patience("node")),

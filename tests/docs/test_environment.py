@@ -81,7 +81,7 @@ def test_every_variable_of_the_code_is_told_and_no_other():
 
 
 def test_what_torchrun_names_otherwise_is_told():
-    below = section("Settings").partition("Variables that torchrun has")[2]
+    below = section("Settings").partition("Variables for which torchrun has")[2]
     assert set(re.findall(r"^\| `(\w+)`", below, re.M)) == SPECIAL
 
 

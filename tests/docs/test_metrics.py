@@ -49,7 +49,7 @@ def whole(names):
 
 
 def of_calls():
-    return {name for name, value in told().items() if value == "as under `@prof`"}
+    return {name for name, value in told().items() if value == "the same as for `@prof`"}
 
 
 def of_workers():

@@ -64,18 +64,18 @@ class Transition(NamedTuple):
 
 _FROZEN_ABANDONED = "a participant gives up before the round is final; the other nodes start again"
 _JOINABLE_ABANDONED = (
-    "a participant gives up, or the creator does before any node has joined; the other nodes start again"
+    "a participant gives up, or the creator gives up before any node has joined; the other nodes start again"
 )
 _CLOSES = "the job is over; no node joins again"
 _LEASE_ENDS = "the lease expires"
 
 TRANSITIONS: tuple[Transition, ...] = (
-    Transition(None, Event.CREATE, Status.SETUP, "any node that finds no document", (Effect.LEASE_SETUP,)),
+    Transition(None, Event.CREATE, Status.SETUP, "no document exists; any node creates it", (Effect.LEASE_SETUP,)),
     Transition(
         Status.SETUP,
         Event.OPEN,
         Status.JOINABLE,
-        "the creator opens it",
+        "the creator opens the document",
         (Effect.LEASE_RUN,),
     ),
     Transition(Status.JOINABLE, Event.JOIN, Status.JOINABLE, "a node takes the next rank", (Effect.KEEP_LEASE,)),
@@ -120,21 +120,23 @@ TRANSITIONS: tuple[Transition, ...] = (
         Status.FINAL,
         Event.BREAK,
         None,
-        "a node that wants a round finds a keep-alive missing, or a member leaves",
+        "a node that wants to join a round finds that a keep-alive is missing, or a member leaves",
     ),
     Transition(Status.SETUP, Event.ABANDON, None, "the creator gives up"),
     Transition(Status.JOINABLE, Event.ABANDON, None, _JOINABLE_ABANDONED),
     Transition(Status.FROZEN, Event.ABANDON, None, _FROZEN_ABANDONED),
-    Transition(Status.SETUP, Event.EXPIRE, None, f"{_LEASE_ENDS}: the creator did not open it in time"),
+    Transition(Status.SETUP, Event.EXPIRE, None, f"{_LEASE_ENDS}: the creator did not open the document in time"),
     Transition(
         Status.JOINABLE,
         Event.EXPIRE,
         None,
-        f"{_LEASE_ENDS}: the node that makes the last call has failed, or all nodes have",
+        f"{_LEASE_ENDS}: the node that makes the last call has failed, or all nodes have failed",
     ),
     Transition(Status.FROZEN, Event.EXPIRE, None, f"{_LEASE_ENDS}: a participant did not confirm in time"),
-    Transition(Status.FINAL, Event.EXPIRE, None, f"{_LEASE_ENDS}: the member that made it final exited long ago"),
-    Transition(Status.CLOSED, Event.EXPIRE, None, f"{_LEASE_ENDS}: its writer exited long ago"),
+    Transition(
+        Status.FINAL, Event.EXPIRE, None, f"{_LEASE_ENDS}: the member that made the document final exited long ago"
+    ),
+    Transition(Status.CLOSED, Event.EXPIRE, None, f"{_LEASE_ENDS}: the document's writer exited long ago"),
     Transition(None, Event.CLOSE, Status.CLOSED, _CLOSES, (Effect.LEASE_RUN,)),
     Transition(Status.SETUP, Event.CLOSE, Status.CLOSED, _CLOSES, (Effect.LEASE_RUN,)),
     Transition(Status.JOINABLE, Event.CLOSE, Status.CLOSED, _CLOSES, (Effect.LEASE_RUN,)),
