@@ -35,14 +35,14 @@ EVENTS: Mapping[EventName, str] = {
     "run started": "the agent has started; the fields show the most important settings",
     "round formed": "a new round has formed, and this node is a member",
     "template ready": "workers now start warm; the fields show what each worker still imports itself, and why",
-    "template lost": "the process from which workers are forked has ended; workers start cold until a new one is ready",
+    "template lost": "the process from which workers are forked has ended; workers start cold until it is replaced",
     "warm start unavailable": "workers start cold, for the given reason",
     "workers started": "all workers of this node have started",
     "worker exited": "a worker process has ended, successfully or not",
     "worker failed": "a worker of this node failed; logged after the group has stopped",
     "stopping workers": "the agent asks its workers to exit, for the given reason",
     "still waiting": "an operation takes longer than usual; the fields show what the agent waits for",
-    "workers stop after the same step": "workers call should_stop: all save a checkpoint and stop after this step",
+    "workers stop after the same step": "workers call should_stop; all of them save and stop after this step",
     "no common step": "workers call should_stop, but the nodes could not agree on a step; the workers get SIGTERM",
     "workers have not saved": "half of the grace period is over, and these workers have not stopped at the common step",
     "workers stopped": "all workers of this node have stopped",
@@ -119,7 +119,7 @@ EVENTS: Mapping[EventName, str] = {
     "process grown": "this process uses too much memory, but the store is not the cause",
     "record ignored": "a value under one of the job's keys was not written by its nodes, and is ignored",
     "entry dropped": "the store dropped this node's entry; the node is alive, and registers again",
-    "lines dropped": "the reader of this log stalled, and the given number of lines were dropped",
+    "lines dropped": "the reader of this log stalled, and the given number of lines was dropped",
 }
 """The events that the core and this project's plugins log, with their meanings."""
 
