@@ -1,4 +1,4 @@
-"""The reference page of all commands except `run`, generated from their help texts."""
+"""Generates the reference page of all commands except `run` from their help texts."""
 
 from __future__ import annotations
 

@@ -78,8 +78,8 @@ class Problem:
 
 
 class ConfigurationError(ElasticError, ValueError):
-    """The configuration is invalid. The error contains all problems found. It is also a ValueError, which torch raises
-    instead."""
+    """The configuration is invalid. The error contains all problems found. It is also a ValueError, because torch
+    raises a ValueError in such cases."""
 
     exit_code = ExitCode.BAD_CONFIGURATION
 
@@ -184,7 +184,7 @@ class ProcessFailure:
         caused_by: the global rank whose earlier failure caused this one, if any.
         curable: whether a restart may help; false if the worker would fail in the same way again.
         stack: the stacks of the worker's threads when it ended, limited in length, with the main thread first. Set if
-            the agent killed the worker because it hung (`no stack:` and a reason if there is none), or if the worker
+            the agent killed the worker because it hung (if it has no stack, `no stack:` and a reason), or if the worker
             crashed with faulthandler enabled.
     """
 

@@ -165,7 +165,7 @@ class Logger:
 
 def get_logger(**fields: Any) -> Logger:
     """Return a logger that adds these fields to every line. The call is cheap, because nothing is set up until the
-    first line."""
+    first line is written."""
     return Logger(fields)
 
 
@@ -199,8 +199,8 @@ def configure(
 
 
 class _Sink:
-    """A stream that never blocks its writer for long. If the reader of a pipe or terminal stalls (a pager, Ctrl-S), it
-    must not block the agent, so lines that it does not read in time are dropped."""
+    """A stream that never blocks its writer for long. If the reader of a pipe or terminal stalls (a pager, Ctrl-S), the
+    agent must not block, so lines that the reader does not read in time are dropped."""
 
     def __init__(self, stream: TextIO | None, patience: Duration) -> None:
         self._stream = stream
@@ -248,7 +248,8 @@ class _Sink:
         self._cut = False
 
     def _takes(self, stream: TextIO) -> bool:
-        """Return whether a piece can be written without blocking. Waits for the reader unless it is already stalled."""
+        """Return whether a piece can be written without blocking. Wait for the reader, unless it has already
+        stalled."""
         fd = _pollable(stream)
         if fd is None:
             return True
@@ -324,7 +325,7 @@ class _Output:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether the stream is a terminal. Returns False for None, a closed stream, or a stream without
+    """Return whether the stream is a terminal. The result is False for None, a closed stream, or a stream without
     `isatty`."""
     try:
         return stream is not None and stream.isatty()

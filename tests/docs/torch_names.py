@@ -26,7 +26,7 @@ def differences() -> dict[str, str]:
             if isinstance(one, type | type(public)) and id(one) in seen:
                 continue
             seen.add(id(one))
-            text = "not here"
+            text = "not provided"
             if name in names:
                 text = difference(one, getattr(importlib.import_module(names[name]), name))
             if text:
