@@ -119,7 +119,7 @@ class PContext:
         """Wait until all processes have ended. When one fails, stop the remaining ones. Finally, release all resources.
 
         Args:
-            timeout: how many seconds to wait; 0 to not wait, negative to wait forever.
+            timeout: how many seconds to wait. 0 means not to wait, and a negative number to wait forever.
             period: ignored, because there is no polling.
 
         Returns None if processes are still running after `timeout`.
