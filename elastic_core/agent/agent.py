@@ -1,8 +1,9 @@
 """The agent's loop: wait, observe, decide, act. All changes to the group's state happen in this file.
 
 An event wakes the loop, which checks the workers (`_monitor_workers`) and asks the handler for its verdict on the
-round. `supervise` returns orders, and a method here performs each of them. The loop keeps observing until no orders are
-left, and then waits. After success, the agent waits in the exit barrier in the same way.
+round. `supervise` decides what to do and returns orders, each of which a method here performs. The loop observes and
+acts until there are no more orders, and then waits for the next event. After success, the agent waits in the exit
+barrier in the same way.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ class SimpleElasticAgent(ElasticAgent):
     Args:
         spec: what to run.
         exit_barrier_timeout: how many seconds (0 or more) a node whose workers have succeeded waits for other nodes'
-            workers. The timeout applies only if the handler reports their success. A node that hosts the other nodes'
-            store waits longer.
+            workers to finish. The timeout applies only if the handler reports when they have succeeded. A node that
+            hosts the other nodes' store waits longer.
         shutdown_timeout: seconds between SIGTERM and SIGKILL, no matter why the workers are stopped.
     """
 
@@ -105,8 +106,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._formed = Round(0, ())
         self._unjudged: Decision | None = None
         self._orderly_stop = ""  # why the workers are to be stopped, if they may save first
-        self._stop_until: Instant | None = None  # when the workers are killed, if the request to leave says so
-        self._first_sign = Instant(0.0)  # when the cause of the next decision first showed
+        self._stop_until: Instant | None = None  # when the workers are killed, if the request to leave sets a time
+        self._first_sign = Instant(0.0)  # when the first sign of the next decision's cause appeared
         self._barrier_ends = Instant(0.0)
         self._performers: dict[Order, Callable[[Observation, Decision], Ended | None]] = {
             Order.REPORT: self._report_failures,
@@ -135,8 +136,9 @@ class SimpleElasticAgent(ElasticAgent):
         self._events.signalled(signal.Signals(signum))
 
     def receive_notice(self, source: str, notice: Notice | None) -> None:
-        """Record a notice of this source, which replaces its previous one; None withdraws it. The agent leaves when the
-        time left is only just enough to stop the workers. Any thread may call this method."""
+        """Record a notice from this source. It replaces the source's previous notice, and None withdraws that notice.
+        The agent leaves when the remaining time is only just enough to stop the workers. Any thread may call this
+        method."""
         departure = None
         if notice is not None:
             now = self._clock.now()
@@ -181,7 +183,8 @@ class SimpleElasticAgent(ElasticAgent):
             raise
         except BaseException as error:
             self._orderly_stop = ""
-            # Announce it before the workers stop, because other nodes' workers then fail, and that must use no restart.
+            # Announce this before the workers stop. Stopping them makes other nodes' workers fail, and these failures
+            # must not use up a restart.
             if not isinstance(error, RendezvousConnectionError):  # without a store no other node would learn of it
                 self._announce_leave(f"its agent ends: {error_in_words(error)}")
             if WorkerState.is_running(self._worker_group.state):
@@ -204,7 +207,7 @@ class SimpleElasticAgent(ElasticAgent):
                 return ended
 
     def _ranked(self, result: RunResult) -> RunResult:
-        """Complete the failures from a subclass, which may lack the global rank and the time, as torch's do."""
+        """Complete the failures that a subclass returns. Like torch's, they may lack the global rank and the time."""
         now, role, number = self._clock.timestamp(), self._spec.role, self._worker_group.round
         failures = {
             rank: replace(failure, global_rank=rank, timestamp=failure.timestamp or now, role=role, round=number)
@@ -222,7 +225,7 @@ class SimpleElasticAgent(ElasticAgent):
     # -- observing and deciding
 
     def _reconcile(self) -> Ended | None:
-        """Decide and act until no orders are left. Returns the outcome if the run has ended."""
+        """Decide and act until there are no more orders. Returns the outcome if the run has ended."""
         while (decision := supervise(self._budget, seen := self._observe())).orders:
             ended = self._act(seen, decision)
             if ended is not None:
@@ -234,8 +237,8 @@ class SimpleElasticAgent(ElasticAgent):
         return Observation(self._result, self._events.why, verdict, self._result_complete)
 
     def _act(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Perform the decision. Returns the outcome if the run has ended. A restart is left to `_restart_workers`,
-        which programs extend."""
+        """Perform the decision. Returns the outcome if the run has ended. A restart is performed by `_restart_workers`,
+        which programs may extend."""
         self._announce(seen, decision)
         self._orderly_stop = decision.reason if decision.orderly else ""
         if self._stop_until is None and (verdict := seen.found(Outcome.DRAINED)) and verdict.within is not None:
@@ -267,7 +270,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._announce_leave(decision.reason)
 
     def _stop_group(self, *_: object) -> None:
-        """Stop the workers. If that raises an error, attach the failures to it, so that it does not hide them."""
+        """Stop the workers. If this raises an error, attach the failures to the error, so that it does not hide
+        them."""
         try:
             self._stop_workers(self._worker_group)
         except Exception as error:
@@ -287,15 +291,15 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter.failures(self._result.failures)
 
     def _failure_of_the_group(self, result: RunResult) -> dict[int, ProcessFailure]:
-        """Return a made-up failure for a group that has failed although no worker has, because nodes only count
-        failures."""
+        """Return an artificial failure for a group that has failed although no worker has. It is needed because nodes
+        can only count failures of workers."""
         rank, now = self._worker_group.workers[0].global_rank, self._clock.timestamp()
         why = f"the group is {result.state.value}"
         return {rank: ProcessFailure(0, 0, 1, timestamp=now, global_rank=rank, role=self._spec.role, reason=why)}
 
     def _restart(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Restart the workers. If that raises an error, attach the failures that caused the restart to it, so that it
-        does not hide them."""
+        """Restart the workers. If this raises an error, attach to it the failures that caused the restart, so that the
+        error does not hide them."""
         self._reporter.hangs_elsewhere(seen.reported, self._result.failures)
         self._budget = decision.budget
         if decision.certain:
@@ -319,8 +323,8 @@ class SimpleElasticAgent(ElasticAgent):
         return None
 
     def _end_closed(self, error: RendezvousClosedError, seen: Observation) -> Ended:
-        """End the run, because no more rounds will form. The run succeeds if both the job and this node's workers have,
-        and fails if this node's workers have failed. Otherwise, raises `error`."""
+        """End the run, because no more rounds will form. The run succeeds if both the job and this node's workers have
+        succeeded, and fails if this node's workers have failed. Otherwise, raises `error`."""
         verdict = self._link.verdict(running=False)
         if error.succeeded and self._result.state is WorkerState.SUCCEEDED:
             return RunResult(WorkerState.SUCCEEDED, self._result.return_values), str(error)
@@ -364,8 +368,8 @@ class SimpleElasticAgent(ElasticAgent):
         raise error
 
     def _leave(self, *_: object) -> NoReturn:
-        """Leave without closing the rendezvous, so that the other nodes can continue. The other nodes are notified
-        before the workers stop, because their own workers then fail, and that must use no restart."""
+        """Leave without closing the rendezvous, so that the other nodes can continue. Notify them before the workers
+        stop: stopping the workers makes those of the other nodes fail, and these failures must not use up a restart."""
         signum = self._events.request or signal.SIGTERM
         if self._events.departure:
             self._stop_until = self._events.departure.until
@@ -377,13 +381,14 @@ class SimpleElasticAgent(ElasticAgent):
         self._worker_group.state = WorkerState.STOPPED
         if self._events.departure:
             raise PreemptedError(self._events.why)
-        signum = self._events.request or signum  # SIGTERM may have followed within the same request
+        signum = self._events.request or signum  # SIGTERM may have arrived as part of the same request
         raise SignalException(f"stopped by {signum.name}", signum)
 
     # -- waiting
 
     def _wait_for_events(self) -> None:
-        """Wait until the workers or the round may have changed. This class waits for the monitor interval."""
+        """Wait until the workers or the round may have changed. This class waits for `spec.monitor_interval`
+        seconds."""
         self._events.wait((), later(self._clock.now(), max(self._spec.monitor_interval, SHORTEST_INTERVAL)))
 
     def _announce_leave(self, reason: str) -> None:
@@ -391,13 +396,13 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _unless_signaled(self, action: Callable[[], T], progress: Progress | None = None) -> T | None:
         """Return the action's result, or None if a signal arrives first. The action then continues in its thread.
-        Signals within half a second of each other are one request. After a second request, the handler no longer waits
-        for other nodes."""
+        Signals that arrive within half a second of each other form one request. After a second request, the handler no
+        longer waits for other nodes."""
         before = len(self._events.signals)
         try:
             call = BackgroundCall(action, "rendezvous", self._events.wake)
         except RuntimeError:  # no thread can be started
-            if progress is not None:  # here, waiting for other nodes would delay signals as well
+            if progress is not None:  # in this thread, waiting for other nodes would delay the handling of signals
                 raise
             return action()
         while True:
@@ -460,7 +465,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter.round_formed(worker_group, formed, self._clock.now() - begun)
 
     def _take_round(self, info: RendezvousInfo) -> Round:
-        """Adopt the round on which its members agreed. If a failure was yet to be judged, it has been forgiven."""
+        """Adopt the round on which its members agreed. If a failure was still waiting for a verdict, the new round
+        shows that it has been forgiven."""
         formed = self._formed = info.formed or self._formed
         before, self._budget = self._budget.failures, self._budget.in_round(formed.restart_count)
         self._link.joined()
@@ -499,11 +505,11 @@ class SimpleElasticAgent(ElasticAgent):
         Idempotent."""
 
     def _stop_timeout(self) -> Duration:
-        """Return how many seconds stopping the workers may take at most."""
+        """Return the longest time, in seconds, that stopping the workers may take."""
         return self._shutdown_timeout
 
     def _grace(self) -> Duration:
-        """Return how many seconds the workers get until SIGKILL. A deadline may leave fewer than configured."""
+        """Return how many seconds the workers get until SIGKILL. A deadline may leave less time than configured."""
         most = self._shutdown_timeout
         return most if self._stop_until is None else min(max(self._stop_until - self._clock.now(), 0.0), most)
 
@@ -516,7 +522,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _exit_barrier(self) -> None:
         """After success, wait until the other nodes have succeeded, one of them needs this node again, a signal
-        arrives, or `exit_barrier_timeout` is over. A node that hosts the other nodes' store waits longer if no other
+        arrives, or `exit_barrier_timeout` has passed. A node that hosts the other nodes' store waits longer if no other
         node takes over the store. Does not wait if the handler cannot report the other nodes' success."""
         if not self._link.follows_rounds:
             return
@@ -533,7 +539,7 @@ class SimpleElasticAgent(ElasticAgent):
             now = self._clock.now()
 
     def _progress(self, phase: AgentPhase, what: str, begun: Instant) -> Progress:
-        """Return the progress of a wait. It names the missing nodes in log lines and in the phase's reason."""
+        """Return a `Progress` for this wait. Its log lines and the phase's reason name the missing nodes."""
 
         def fields(seconds: int) -> dict[str, object]:
             found = self._link.progress()

@@ -1,8 +1,9 @@
 """Lets all workers of a round stop after the same step. See `elastic_core.stop` for the workers' side.
 
 Each agent asks its workers to stop. From then on, every worker blocks in its next call to `should_stop`. The highest
-step that they have announced is therefore almost final: only a worker that was between two calls still announces one
-more. The agents exchange these numbers in the round's store, and rank 0 publishes the first step above all of them."""
+step that a node's workers have announced is therefore almost final: only a worker that was between two calls will
+announce one more step. The agents exchange these numbers in the round's store, and the agent with rank 0 publishes the
+first step that is higher than all of them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _OWN, _AGREED = "elastic/stop/{rank}", "elastic/stop/at"
 _NO_STEP = -1
 _LONGEST = 20  # characters of a step in the store
-_SETTLE: Duration = 0.001  # until a step that a worker has written is visible on all processors
+_SETTLE: Duration = 0.001  # time until a step that a worker has written is visible on all processors
 _LOOK: Duration = 0.05  # a worker that calls `stopped` only writes to its page, which does not wake the agent
 
 
@@ -33,10 +34,10 @@ def agree(store: Store, rank: int, size: int, highest: int, *, multiple: int, pa
     """Return the step at which all workers of the round stop.
 
     Args:
-        store: the round's store, which a single node does not use.
+        store: the round's store. It is not used if the round has only one node.
         highest: the highest step that a worker of this node has announced, or -1 if none has. In that case, there is no
             common step, and the node does not wait for the others.
-        multiple: the number of which the result must be a multiple.
+        multiple: the returned step must be a multiple of this number.
         patience: how many seconds to wait for the other nodes.
 
     Returns None if a node does not answer in time or has announced no step. Raises the store's errors.
@@ -52,7 +53,7 @@ def agree(store: Store, rank: int, size: int, highest: int, *, multiple: int, pa
         try:
             store.wait([_AGREED], limit)
         except Exception:
-            store.set(_OWN.format(rank=rank), str(_NO_STEP))  # rank 0 may be late, and must not count this node
+            store.set(_OWN.format(rank=rank), str(_NO_STEP))  # rank 0 may be late, and must not count on this node
             raise
         step = _read(store, _AGREED)
         return step if step >= 0 else None
@@ -68,7 +69,8 @@ def agree(store: Store, rank: int, size: int, highest: int, *, multiple: int, pa
 
 
 def _following(highest: int, multiple: int) -> int | None:
-    """Return the first step above `highest`, or None if there is none: a page holds numbers of 64 bits."""
+    """Return the first multiple of `multiple` above `highest`, or None if it does not fit into the 64 bits that a page
+    has for it."""
     step = (highest // multiple + 1) * multiple
     return step if 0 < step <= GREATEST_STEP else None
 
@@ -81,10 +83,10 @@ class CommonStep:
     """The part of a stop in which the workers save. Only the agent's thread calls the methods.
 
     Args:
-        settle: takes this node's highest step and returns the agreed one (see `agree`).
+        settle: given this node's highest step, returns the step that the nodes have agreed on (see `agree`).
         reason: why the workers have to stop.
-        report: called with the agreed step, the deadline, and the local ranks that have saved and that have not,
-            possibly repeatedly with the same values.
+        report: called with the agreed step, the deadline, the local ranks that have saved, and those that have not. It
+            may be called repeatedly with the same values.
     """
 
     def __init__(
@@ -109,8 +111,8 @@ class CommonStep:
         self._step: int | None = None
 
     def begin(self, until: Instant) -> bool:
-        """Ask the workers to stop, and start to agree on the step with the other nodes. Returns false if no worker has
-        called `should_stop`, in which case there is nothing to wait for."""
+        """Ask the workers to stop, and start to agree with the other nodes on a common step. Returns false if no worker
+        has called `should_stop`, in which case there is nothing to wait for."""
         self._until, self._workers = until, self._processes.running()
         self._processes.ask_to_stop(until, self._reason)
         self._events.wait((), later(self._clock.now(), _SETTLE))
@@ -124,8 +126,8 @@ class CommonStep:
         return highest >= 0
 
     def is_over(self) -> bool:
-        """Pass the agreed step to the workers once it is known. Returns whether there is nothing left to wait for,
-        because every worker has saved or exited, or there is no common step."""
+        """Pass the agreed step to the workers once it is known. Returns true if there is nothing left to wait for,
+        either because every worker has saved or exited, or because there is no common step."""
         if not self._answered and self._call is not None and self._call.wait(0):
             step, reason = None, "another node did not answer in time, or its workers do not call should_stop"
             try:

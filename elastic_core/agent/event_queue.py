@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.interfaces.watchdog import Expiry
 
-_LONGEST_WAIT: Duration = 3600.0  # bounded, so that a lost wake-up costs an hour at most
+_LONGEST_WAIT: Duration = 3600.0  # seconds; bounded, so that a lost wake-up costs at most an hour
 # Seconds. One Ctrl-C may arrive twice, from the terminal and from a wrapper (tox, timeout). systemd may send SIGHUP
-# after SIGTERM, and a pod's preStop hook another signal before the kubelet's SIGTERM.
+# after SIGTERM, and a pod's preStop hook may send another signal before the kubelet sends SIGTERM.
 _SAME_REQUEST: Duration = 0.5
 
 
 @dataclass(frozen=True)
 class Departure:
-    """A notice that this node must leave: at `due`, it must begin to stop its workers, which get no more time after
-    `until` (None means no limit)."""
+    """A notice that this node must leave. At `due`, it must begin to stop its workers. Workers that are still running
+    at `until` are killed; None means no limit."""
 
     due: Instant
     until: Instant | None
@@ -44,9 +44,9 @@ class EventQueue:
 
     Attributes:
         signals: all signals that asked the agent to leave, in order. A notice that is due counts as SIGTERM.
-        request: the signal to send to the workers: SIGTERM if the first request contains it, otherwise the first
-            signal; None if there was none.
-        departure: the notice that made this node leave, if one did so before any signal.
+        request: the signal to send to the workers. It is SIGTERM if the first request contains SIGTERM, otherwise the
+            first signal, or None if no signal has arrived.
+        departure: the notice that made this node leave, if a notice came due before any signal arrived.
         urged: whether a second request has come, which ends the grace period.
     """
 
@@ -56,8 +56,8 @@ class EventQueue:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
-        # Without it, `_put` could write after `close`, to another file that reuses the descriptor.
-        # Reentrant, because a signal handler may interrupt `_put` or `close` in its own thread.
+        # Without this lock, `_put` could write to the descriptor after `close`, when it may already belong to another
+        # file. The lock is reentrant, because a signal handler may interrupt `_put` or `close` in the same thread.
         self._lock = threading.RLock()
         self._waiting = False
         self._waited_at = clock.timestamp()
@@ -74,11 +74,13 @@ class EventQueue:
         self._put(lambda: None)
 
     def signalled(self, signum: signal.Signals) -> None:
-        """Record a signal that asks the agent to leave, and its time, because the agent may handle it much later."""
+        """Record a signal that asks the agent to leave. Its time is recorded as well, because the agent may handle the
+        signal much later."""
         self._put(partial(self._take_signal, signum, self._clock.now()))
 
     def noticed(self, source: str, departure: Departure | None) -> None:
-        """Record a source's notice, which replaces its previous one; None withdraws it."""
+        """Record a notice from this source. It replaces the source's previous notice, and None withdraws that
+        notice."""
         self._put(partial(self._take_notice, source, departure))
 
     def expired(self, expiry: Expiry) -> None:
@@ -86,9 +88,9 @@ class EventQueue:
         self._put(partial(self._expired.append, expiry))
 
     def wait(self, fds: Collection[int], *until: Instant | None) -> Collection[int]:
-        """Block until an event comes, one of `fds` becomes readable, or the earliest instant in `until` has come, but
-        for at most an hour. None in `until` is ignored. May return early for no reason. Returns the readable
-        descriptors.
+        """Block until an event arrives, one of `fds` becomes readable, or the earliest instant in `until` is reached,
+        but for at most an hour. Values of None in `until` are ignored. The method may also return early without any of
+        these. Returns the readable descriptors.
 
         Raises:
             RuntimeError: the queue is closed.
@@ -103,7 +105,7 @@ class EventQueue:
             with _woken_by_signals(self._writer):
                 readable = poll.poll(self._milliseconds((*until, self._next_due())))
         finally:
-            # In this order, so that a thread that sees that the agent is not waiting also sees when this wait ended.
+            # The order matters: a thread that sees that the agent is not waiting must also see when this wait ended.
             self._waited_at = self._clock.timestamp()
             self._waiting = False
         self._take_all()
@@ -161,7 +163,7 @@ class EventQueue:
 
     @property
     def why(self) -> str:
-        """Why the agent has to leave; empty if nothing has asked it to."""
+        """The reason why the agent has to leave, or an empty string if nothing has asked it to leave."""
         if self.departure is not None:
             return self.departure.reason
         return f"received {self.request.name}" if self.request else ""
@@ -197,14 +199,14 @@ class EventQueue:
 @contextlib.contextmanager
 def _woken_by_signals(descriptor: int) -> Iterator[None]:
     """Make each signal write to the descriptor. Otherwise, if the kernel delivered a signal to another thread, the main
-    thread, which runs Python's handlers, would stay in `poll`."""
+    thread would stay in `poll`, although only it can run Python's signal handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = -1
     try:
         if (before := signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)) != -1:
-            signal.set_wakeup_fd(before)  # keep the program's own, such as asyncio's
+            signal.set_wakeup_fd(before)  # keep the program's own descriptor, such as asyncio's
         yield
     finally:
         signal.set_wakeup_fd(before)

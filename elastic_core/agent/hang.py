@@ -1,13 +1,14 @@
-"""Hang detection from outside the workers: a table of when each worker last made progress. The table is pure: from
-samples and the time, it computes which worker hangs and when the next check is due.
+"""Hang detection from outside the workers, based on a table of when each worker last made progress. The table has no
+side effects: from samples and the current time, it computes which worker hangs and when the next check is due.
 
-Progress is a sample that differs from the previous one: more output, another heartbeat, or more CPU time than idle
-helper threads use. CPU time proves little, because a worker that waits in an NCCL collective spins. It is ignored for a
-worker that has written output or sent heartbeats regularly, because such a worker will continue to do so unless it
-hangs.
+A worker has made progress if its sample differs from the previous one: more output, another heartbeat, or more CPU time
+than idle helper threads use. CPU time proves little, because a worker that waits in an NCCL collective spins. It is
+therefore ignored for a worker that has written output or sent heartbeats regularly, because such a worker will continue
+to do so unless it hangs.
 
-Workers are checked four times per timeout and when it expires, so a hang is found at most a quarter of the timeout
-late. Time in which the agent itself was stopped or starved is ignored, because the agent could not read output then.
+Workers are checked four times per timeout, and when the timeout of one of them expires, so a hang is detected at most a
+quarter of the timeout late. Time in which the agent itself was stopped or starved is ignored, because the agent could
+not read output then.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import WorkerSample
 
 LOOKS_PER_TIMEOUT = 4
-IDLE_SHARE = 0.02  # of one core, used by an idle process's threads that wake up from time to time
-_COARSE: Duration = 0.015  # seconds; the kernel counts CPU time in hundredths, and one hundredth proves nothing
+IDLE_SHARE = 0.02  # the share of one core that an idle process uses, because some threads wake up from time to time
+_COARSE: Duration = 0.015  # seconds; the kernel counts CPU time in hundredths of one, and one hundredth proves nothing
 
 WORDS: Mapping[str, str] = {"log": "no log line", "cpu": "no CPU time", "beat": "no beat"}
 """The signs of progress, and how a report describes their absence."""
@@ -58,8 +59,9 @@ class _Row:
 
     Args:
         effort: the CPU time that the worker used in the last interval in which it made progress.
-        signs: the first and the last check that found output or a heartbeat, with gaps of at most half a timeout.
-        regular: whether these signs have lasted for a whole timeout, so that the worker's CPU time is now ignored.
+        signs: the first and the last of a series of checks that found new output or a heartbeat, with gaps of at most
+            half a timeout between them.
+        regular: whether such a series has lasted for a whole timeout. If so, the worker's CPU time is ignored.
     """
 
     sample: WorkerSample
@@ -100,8 +102,8 @@ class HangTable:
 
     def look(self, samples: Sequence[WorkerSample], now: Instant) -> tuple[HangTable, Expiry | None]:
         """Return the table after a check of the running workers, and the hung worker, if any. When one worker hangs,
-        others stall because they wait for it. The hung worker is the one that stopped making progress first. If several
-        stopped in the same check, it is the one that had used the least CPU time before."""
+        others stall because they wait for it. The worker that stopped making progress first is therefore reported as
+        hung. If several stopped between the same two checks, it is the one that had used the least CPU time before."""
         rows = {sample.local_rank: self._row(sample, now) for sample in samples}
         hung = [row for row in rows.values() if now >= self._end(row)]
         first = min(hung, key=lambda row: (row.moved_at, row.effort, row.sample.local_rank), default=None)

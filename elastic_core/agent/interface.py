@@ -1,4 +1,5 @@
-"""The interface for programs that run or subclass an agent: its specification, its workers and its result."""
+"""The interface for programs that run or subclass an agent: the specification of its workers, the workers themselves,
+and the agent's result."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ DEFAULT_ROLE = "default"
 
 
 class WorkerState(str, enum.Enum):
-    """The state of a worker group, shared by all its workers. The names are torch's.
+    """The state of a worker group, which applies to all its workers. The names are torch's.
 
-    UNKNOWN: the agent has lost track; INIT: starting; HEALTHY: running; UNHEALTHY: running, but the group has failed;
-    STOPPED: ended by the agent; SUCCEEDED, FAILED: exited on their own.
+    UNKNOWN: the agent does not know the state; INIT: starting; HEALTHY: running; UNHEALTHY: running, but the group has
+    failed; STOPPED: ended by the agent; SUCCEEDED, FAILED: exited on their own.
     """
 
     UNKNOWN = "UNKNOWN"
@@ -41,10 +42,10 @@ class WorkerState(str, enum.Enum):
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of this node's workers: all succeeded, or at least one failed. Keys are global ranks.
+    """The result of this node's workers: all succeeded, or at least one failed.
 
-    `return_values` holds what functions returned, and `failures` holds the workers' failures. Workers that the agent
-    stopped are in neither.
+    `return_values` contains what the workers' functions returned, and `failures` contains the workers' failures. The
+    keys of both are global ranks. Workers that the agent stopped are in neither.
     """
 
     state: WorkerState
@@ -63,22 +64,23 @@ class WorkerSpec:
     Args:
         role: the workers' role; they also have ranks within their role.
         local_world_size: the number of workers, at least 1.
-        rdzv_handler: the handler through which this node joins the others.
+        rdzv_handler: the handler through which this node joins the other nodes.
         fn: another name for `entrypoint`, deprecated in torch.
         entrypoint: the command or function to run.
-        args: its arguments.
-        max_restarts: how many failures of the group are forgiven.
-        monitor_interval: seconds (0 or more) between checks of the workers, for an agent that is not notified when one
-            ends.
-        master_port, master_addr: override the rendezvous's values for the workers.
+        args: the arguments of the command or function.
+        max_restarts: how many failures of the group lead to a restart; the next failure is final.
+        monitor_interval: seconds (0 or more) between checks of the workers, for an agent that is not notified when a
+            worker ends.
+        master_port, master_addr: the values for the workers, instead of those from the rendezvous.
         local_addr: not used here; the handler gets it from its `RendezvousParameters`.
 
-    Only `LocalElasticAgent` uses the rest:
+    Only `LocalElasticAgent` uses the following:
 
     Args:
         event_log_handler: the destination of events; see `elastic_core.events`.
         numa_options: torch's `NumaOptions`, or a value of `--numa-binding`.
-        duplicate_stdout_filters, duplicate_stderr_filters: lines that contain any of these texts also go to one file.
+        duplicate_stdout_filters, duplicate_stderr_filters: lines that contain any of these strings are also copied to
+            one file for all workers.
         virtual_local_rank: whether each worker sees only one device and has LOCAL_RANK 0.
 
     Raises:
@@ -120,8 +122,8 @@ class WorkerSpec:
 
 @dataclass(eq=False)
 class Worker:
-    """One worker, compared by identity. Only the agent uses `id`, which is a process id for the local agent. Ranks are
-    -1 before a round."""
+    """One worker. Two workers are equal only if they are the same object. Only the agent uses `id`; for the local
+    agent, it is a process id. Ranks are -1 until the worker's node has joined a round."""
 
     local_rank: int
     global_rank: int = -1
@@ -132,7 +134,8 @@ class Worker:
 
 
 class WorkerGroup:
-    """The workers of one node; every round replaces all of them. Only the agent that owns the group changes it."""
+    """The workers of one node, all of which are replaced in every round. Only the agent that owns the group changes
+    it."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec
@@ -151,11 +154,12 @@ class ElasticAgent(abc.ABC):
 
     @abc.abstractmethod
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """Run until the workers have succeeded or failed for good. A node that was not needed has also succeeded.
+        """Run until the workers have succeeded or failed for good. The run of a node that was not needed also succeeds.
 
         Raises:
             SignalException: a signal asked the agent to leave, and it has stopped its workers.
-            RendezvousClosedError: another node closed the job because it failed there; `failures` are the job's.
+            RendezvousClosedError: another node closed the job because it failed there; `failures` contains the job's
+                failures.
             RendezvousConnectionError: the store was unreachable for the whole time that the node may take to join.
             RendezvousError: no round formed.
             UnkillableWorkersError: a worker survived SIGKILL.
@@ -163,4 +167,4 @@ class ElasticAgent(abc.ABC):
 
     @abc.abstractmethod
     def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
-        """Return the group, for reading only."""
+        """Return the group, which the caller must not change."""

@@ -1,12 +1,12 @@
-"""The agent's link to the other nodes: one interface both to handlers that push verdicts and count failures and to
-plain handlers, which only form rounds. This module also lets a node join a round, learn its members, and number its
-workers.
+"""The agent's link to the other nodes: one interface for two kinds of handlers. Some handlers push verdicts and count
+failures; plain handlers only form rounds. This module also lets a node join a round, learn the round's members, and
+assign ranks to its workers.
 
 With a plain handler, the link polls for waiting nodes, the agent's own budget counts the failures, and there is no exit
 barrier. Handlers written for torchrun return a rank and a size, but not the other members. Each node therefore
-introduces itself in the round's store, under its rank, and reads the others' introductions: two small operations per
-member. Introductions are JSON, never pickle, because a program that can write to the store must not be able to run code
-here.
+introduces itself in the round's store, under its rank, and reads the introductions of the other nodes. This takes two
+small operations per member. Introductions are JSON, never pickle, because a program that can write to the store must
+not be able to run code here.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 LEAVE_PATIENCE: Duration = 2.0  # how long notifying the other nodes may delay stopping the workers
 LONGEST_INTERVAL: Duration = 1.0  # between two polls
 SHORTEST_INTERVAL: Duration = 0.001  # an interval of 0 must not make the agent spin
-_SHARE = 9  # the pause after a poll is at least this many times the poll's duration
-_OVERDUE: Duration = 0.05  # seconds until a handler is asked again if the time that it asked for has passed
+_SHARE = 9  # the pause after a poll lasts at least this many times as long as the poll
+_OVERDUE: Duration = 0.05  # seconds until a handler is asked again if the time that it gave has already passed
 _KEY = "elastic/member/{rank}"
 _LONGEST = 4096  # bytes
 _MOST = 2**31
@@ -68,7 +68,7 @@ class Link:
 
     @property
     def follows_rounds(self) -> bool:
-        """Whether the handler counts the failures of all nodes, and reports when the other nodes have succeeded."""
+        """Whether the handler counts the failures of all nodes and reports when the other nodes have succeeded."""
         return self._rounds is not None
 
     @property
@@ -81,7 +81,7 @@ class Link:
         return self._rounds is None or self._rounds.hand_over()
 
     def hurry(self) -> None:
-        """Keep the handler's `shutdown` from waiting for other nodes."""
+        """Make the handler's `shutdown` return without waiting for other nodes."""
         if self._rounds:
             self._rounds.hurry()
 
@@ -90,22 +90,23 @@ class Link:
         self._polling.begin()
 
     def verdict(self, running: bool) -> Verdict | None:
-        """Return the verdict on the round if it is over. `running` is whether this node's workers are running. Raises
-        the handler's errors if they have persisted for too long."""
+        """Return the verdict on the round if it is over. `running` states whether this node's workers are running.
+        Raises the handler's error if its errors have persisted for too long."""
         if self._rounds:
             return self._rounds.verdict()
         return self._polling.verdict() if running else None
 
     def ask_again(self) -> Instant | None:
-        """Return when to ask for the verdict again if no event comes, or None if there is no need to."""
+        """Return when to ask for the verdict again if no event arrives before, or None if there is no need to ask
+        again."""
         if self._rounds is None:
             return self._polling.due
         wanted = self._rounds.ask_again()
         return None if wanted is None else max(wanted, later(self._clock.now(), _OVERDUE))
 
     def stop_by(self) -> Instant | None:
-        """Return the deadline for workers that are being stopped, even within their grace period, or None if there is
-        none. Never raises, so that a stop that has begun continues."""
+        """Return the time by which workers that are being stopped must have ended, even if their grace period is
+        longer, or None if there is no such limit. Never raises, so that a stop that has begun continues."""
         try:
             return self._rounds.stop_by() if self._rounds else None
         except Exception as error:  # noqa: BLE001 - it may be a plugin's
@@ -113,7 +114,7 @@ class Link:
             return None
 
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
-        """Report the failures to the other nodes immediately, if there are any."""
+        """If there are failures, report them to the other nodes immediately."""
         if self._rounds and failures:
             self._rounds.report_failure(failures)
 
@@ -130,7 +131,10 @@ class Link:
         self._left = True
         try:
             verdict = self._rounds.verdict()
-            if verdict and verdict.outcome in (Outcome.CLOSED, Outcome.FENCED):  # no other node would read it
+            if verdict and verdict.outcome in (
+                Outcome.CLOSED,
+                Outcome.FENCED,
+            ):  # no other node would read it now
                 return
             notified = self._rounds.leave(reason, LEAVE_PATIENCE)
         except Exception as error:  # noqa: BLE001 - the node leaves, even if it cannot notify the others
@@ -139,8 +143,8 @@ class Link:
         get_logger().info("round left", reason=reason, notified=notified)
 
     def close(self) -> str:
-        """Close a plain handler's rendezvous at the end of the job. If that fails, returns a clause to add to the
-        reason."""
+        """Close a plain handler's rendezvous at the end of the job. If this fails, returns a clause to append to the
+        reason for the end."""
         try:
             if self._rounds is None:
                 self._handler.set_closed()
@@ -157,8 +161,8 @@ class Link:
 class Polling:
     """Polls a plain handler for waiting nodes while workers run: first after `interval` seconds, then less and less
     often, down to once a second. A slow handler is polled less often, so that polling takes at most a tenth of the
-    agent's time. The handler's errors are logged, and tolerated for its `outage_patience`, because healthy workers can
-    do without the handler.
+    agent's time. The handler's errors are logged, and are tolerated for as long as its `outage_patience`, because
+    healthy workers do not need the handler.
 
     Attributes:
         due: when to poll next; None if polling is off.
@@ -179,7 +183,8 @@ class Polling:
         self.due = later(self._clock.now(), self._interval) if self._handler.polled else None
 
     def verdict(self) -> Verdict | None:
-        """Poll if a poll is due. If there is a waiting node, returns the verdict that the round is over."""
+        """Poll the handler if a poll is due. If a node is waiting to join, returns the verdict that the round is
+        over."""
         begun = self._clock.now()
         if self.due is None or begun < self.due:
             return None
@@ -213,7 +218,7 @@ class Polling:
 
 class Introduction(NamedTuple):
     """A node's introduction to its peers: the role and number of its workers, the number of restarts that it knows of,
-    the number that it would give the round, its name and its host."""
+    the number that it would give to the round, the node's name, and the name of its host."""
 
     role: str
     local_world_size: int
@@ -229,8 +234,8 @@ class Introduction(NamedTuple):
 
 
 def join(handler: RendezvousHandler, own: Introduction) -> RendezvousInfo:
-    """Return the next round with its members, even if the handler was written for torchrun and does not return them.
-    Raises the handler's errors."""
+    """Wait for the next round, and return it with its members, even if the handler was written for torchrun and does
+    not return the members itself. Raises the handler's errors."""
     info = handler.next_rendezvous()
     formed: Round | None = getattr(info, "formed", None)
     if formed is None:
@@ -243,7 +248,8 @@ def join(handler: RendezvousHandler, own: Introduction) -> RendezvousInfo:
 
 def exchange_introductions(store: Store, rank: int, world_size: int, own: Introduction) -> Round:
     """Return the round as all its members see it, with the highest restart count and round number that any of them
-    knows. A single node does not use the store. Blocks for as long as the store waits for a key.
+    knows. If the round has only one node, the store is not used. Blocks until all introductions have arrived, or the
+    store's own timeout for a key has passed.
 
     Raises:
         RendezvousTimeoutError: a member has not introduced itself in time.
@@ -281,7 +287,7 @@ def _checked(role: Any, workers: Any, restarts: Any, number: Any, node: Any, hos
 
 
 def check_place(members: Sequence[Member], group_rank: int, group_world_size: int, spec: WorkerSpec) -> None:
-    """Raise RendezvousStateError if the round's size is wrong or another node has this node's place in it."""
+    """Raise RendezvousStateError if the round has the wrong size, or if another node has this node's place in it."""
     own = members[group_rank] if 0 <= group_rank < len(members) == group_world_size else None
     if own is None or (own.role, own.local_world_size) != (spec.role, spec.local_world_size):
         found = ", ".join(f"{member.local_world_size} of {member.role!r}" for member in members) or "none"
@@ -295,9 +301,9 @@ def check_place(members: Sequence[Member], group_rank: int, group_world_size: in
 def ranked_workers(members: Sequence[Member], group_rank: int) -> list[Worker]:
     """Return the workers of the member with rank `group_rank`, ordered by local rank.
 
-    Global ranks number the workers of all members in the order of the members' group ranks. Role ranks number only
-    those of members with the same role. Every node can therefore compute all ranks. The loop accesses each member only
-    once, because every access to a large round's member builds a new object.
+    Global ranks number the workers of all members in the order of the members' group ranks. Role ranks number only the
+    workers of members with the same role. Every node can therefore compute all ranks. The loop accesses each member
+    only once, because in a large round every access to a member builds a new object.
     """
     own = members[group_rank]
     first = first_in_role = world_size = role_world_size = 0

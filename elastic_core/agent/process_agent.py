@@ -26,21 +26,22 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.watchdog import Expiry
     from elastic_core.interfaces.workers import WorkerExit, WorkerProcesses
 
-_AGREEING: Duration = 5.0  # how long the workers of a stop wait for the other nodes' steps
-_ASKING: Duration = 2.0  # how long workers that hang at the same time are asked for their stacks
+_AGREEING: Duration = 5.0  # how long workers that are being stopped wait for the other nodes' steps
+_ASKING: Duration = 2.0  # how long the agent keeps asking workers that hang at the same time for their stacks
 
 
 class ProcessAgent(SimpleElasticAgent):
-    """An agent that drives `processes` (see `interfaces.workers`) by events alone. Its metrics have torch's names.
+    """An agent that controls `processes` (see `interfaces.workers`) and reacts to events without polling. Its metrics
+    have the same names as torch's.
 
     Args:
         spec: the workers to run.
-        processes: the node's workers; the agent closes them at its end.
+        processes: the node's workers; the agent closes this object when it ends.
         node, host: the names of this node and of its machine, for reports.
         kill_timeout: seconds after SIGKILL until a process is reported as unkillable.
         contribute: returns additional environment variables for each round's workers.
-        hangs: when a worker is considered hung without a watchdog's help; None if never.
-        stop_at_multiple: workers that call `should_stop` stop at a multiple of this number.
+        hangs: when a worker is considered hung without a report from a watchdog, or None if never.
+        stop_at_multiple: workers that call `should_stop` stop at a step that is a multiple of this number.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class ProcessAgent(SimpleElasticAgent):
 
     @prof_as("LocalElasticAgent._start_workers")
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
-        self._events.pop_expired()  # timers that expired while no worker ran belong to the last round
+        self._events.pop_expired()  # timers that expired while no workers were running belong to the last round
         pids = self._processes.start(self._plan(worker_group))
         self._table = HangTable.starting(self._hangs, self._clock.now()) if self._hangs else None
         return pids
@@ -112,7 +113,7 @@ class ProcessAgent(SimpleElasticAgent):
             self._processes.close()
 
     def _saving(self) -> CommonStep | None:
-        """Return how the workers save before this stop; None if they may not."""
+        """Return the object that lets the workers save before this stop, or None if they may not save."""
         group = self._worker_group
         if not self._orderly_stop or group.store is None:
             return None
@@ -131,8 +132,8 @@ class ProcessAgent(SimpleElasticAgent):
         return self._shutdown_timeout + self._kill_timeout
 
     def _end_hung_workers(self) -> None:
-        """Kill only the hung workers. The one that has hung for the longest comes first, so that it becomes the root
-        cause."""
+        """Kill only the hung workers. The worker that has been hanging for the longest is killed first, so that it is
+        reported as the root cause."""
         now = self._clock.now()
         until = later(now, _ASKING)
         hung = [*self._events.pop_expired(), *self._look_for_hangs()]
@@ -147,7 +148,8 @@ class ProcessAgent(SimpleElasticAgent):
         if self._table is None or self._clock.now() < self._table.next_look:
             return []
         samples = self._processes.samples()
-        # Read the clock after sampling, which takes a while: progress must not be dated before it happened.
+        # Read the clock after sampling, because sampling takes a while, and progress must not get a time from before it
+        # happened.
         self._table, found = self._table.look(samples, self._clock.now())
         return [found] if found else []
 

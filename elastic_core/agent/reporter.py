@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.observer import Observer
     from elastic_core.interfaces.workers import WorkerExit
 
-FIRST_AFTER: Duration = 3.0  # seconds into a wait until the first line
+FIRST_AFTER: Duration = 3.0  # seconds from the beginning of a wait to the first line
 THEN_EVERY: Duration = 5.0
 _PIDS_IN_A_LINE = 8
 
@@ -48,13 +48,15 @@ class Reporter:
         self._stop: StopStatus | None = None
 
     def phase(self, phase: AgentPhase, reason: str = "", sign: Instant | None = None) -> None:
-        """Report a phase, but not the same phase and reason twice in a row. `sign` is when the cause first showed."""
+        """Report a phase, but not the same phase and reason twice in a row. `sign` is when the first sign of the cause
+        appeared."""
         if self._phase != (phase, reason):
             self._phase = (phase, reason)
             self._tell(PhaseChanged(self._run_id, phase, reason, self._clock.now(), sign))
 
     def saving(self, round_: int, step: int, until: Instant, saved: Sequence[int], unsaved: Sequence[int]) -> None:
-        """Report which workers have saved after this step, but not the same twice. They have time until `until`."""
+        """Report which workers have saved after this step, unless that has already been reported. The workers have
+        until `until` to save."""
         deadline = self._clock.timestamp() + (until - self._clock.now())
         before, after = self._stop, StopStatus(round_, step, deadline, tuple(saved), tuple(unsaved))
         if self._phase and (before is None or replace(before, deadline=deadline) != after):
@@ -84,7 +86,7 @@ class Reporter:
 
     def failures(self, failures: Mapping[int, ProcessFailure]) -> None:
         for failure in failures.values():
-            if not failure.hung:  # logged when it was killed
+            if not failure.hung:  # a hang was logged when the worker was killed
                 get_logger().error(
                     "worker failed",
                     rank=failure.global_rank,
@@ -95,8 +97,8 @@ class Reporter:
             self._tell(WorkerFailed(self._run_id, failure))
 
     def hangs_elsewhere(self, job: Mapping[int, ProcessFailure], own: Mapping[int, ProcessFailure]) -> None:
-        """Log the job's hangs on other nodes, with their stacks, because a job that continues writes no report.
-        Observers are notified on the node whose worker hung."""
+        """Log the workers that hung on other nodes, with their stacks, because a job that continues writes no failure
+        report. Observers are notified only on the node whose worker hung."""
         for rank, failure in job.items():
             if failure.hung and rank not in own:
                 fields = {"rank": rank, "node": failure.node, "reason": failure.reason, "stack": failure.stack}
@@ -135,8 +137,8 @@ def error_in_words(error: BaseException) -> str:
 
 
 class Progress:
-    """The progress of a wait that began at `begun`, logged to keep the user informed. `fields` receives the seconds
-    waited so far, and returns the fields of a log line."""
+    """The progress of a wait that began at `begun`. It is logged to keep the user informed. `fields` is called with the
+    number of seconds waited so far, and returns the fields of the log line."""
 
     def __init__(
         self, begun: Instant, waiting_for: str, fields: Callable[[int], Mapping[str, object]] | None = None

@@ -1,6 +1,7 @@
 """The only way to stop workers: send each a signal, wait for the grace period, send SIGKILL, wait for a limited time,
-and finally give up. Before the signal, workers may save after the same step (see `common_step`). `StopPlan` computes
-the steps from pure values. `GroupStop` applies them to a round's processes.
+and finally give up. Before the signal, workers may get time to save a checkpoint, all after the same step (see
+`common_step`). `StopPlan` determines the next step of the stop, without side effects. `GroupStop` applies the steps to
+a round's processes.
 
 A worker's child processes (a DataLoader, a Manager, a pool) get no signal while the worker is running, because it may
 need them to save a checkpoint.
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
 AFTERGLOW: Duration = 0.3
 LAST_AFTERGLOW: Duration = 2.0
 _HELPERS_GRACE: Duration = 2.0  # seconds for helpers to clean up after the workers that they served were killed
-_CONSOLE_PATIENCE: Duration = 30.0  # how long the console may stall before the rest of the output is dropped
+_CONSOLE_PATIENCE: Duration = 30.0  # seconds for which the console may stall before the rest of the output is dropped
 _HURRIED_PATIENCE: Duration = 2.0  # the same after a signal has asked the agent to leave
-_LOOK_AT_STORE: Duration = 0.5  # `stop_by` depends on the store's last answer, and no event reports a change
-_LOOK_AGAIN: Duration = 0.05  # after SIGKILL, and for processes that are not our children, on some platforms
+_LOOK_AT_STORE: Duration = 0.5  # `stop_by` depends on the store's last response, and no event reports a change
+_LOOK_AGAIN: Duration = 0.05  # seconds; after SIGKILL, and on some platforms for processes that are not our children
 
 
 class Step(enum.Enum):
-    """A step against processes that have not ended. Steps are taken in order, and none is skipped."""
+    """A step of a stop, taken while some processes have not ended. Steps are taken in order, and none is skipped."""
 
     SAVE = "let the workers save after the same step"
     ASK = "ask the workers to end"
@@ -74,8 +75,9 @@ class StopPlan:
         return later(self.since, lasts.get(self.step, 0.0))
 
     def at(self, now: Instant, urged: bool, saved: bool = False) -> StopPlan:
-        """Return the plan as of `now`, perhaps one step further. `urged` ends the grace period: a second signal has
-        come, or the other nodes are continuing. `saved`: there is nothing left to save."""
+        """Return the plan as of `now`, which may have advanced by one step. `urged` ends the grace period: a second
+        signal has arrived, or the other nodes are continuing without this one. `saved` means that there is nothing left
+        to save."""
         if self.step is Step.SAVE and (saved or urged or now >= self.until):
             return replace(self, since=now, step=Step.ASK, grace=max(self.grace - (now - self.since), 0.0))
         if now < self.until and not (urged and self.step is Step.ASK):
@@ -85,11 +87,12 @@ class StopPlan:
 
 
 class GroupStop:
-    """Ends all processes of a round. It waits in the agent's event queue, so that a signal cuts the wait short.
+    """Ends all processes of a round. All waiting is done in the agent's event queue, so that a signal can end a wait
+    early.
 
     Args:
         kill_timeout: see `ProcessAgent`.
-        stop_by: called repeatedly; returns when the grace period must end at the latest, or None for no limit.
+        stop_by: called repeatedly; returns the latest time at which the grace period must end, or None for no limit.
         exited: called for each worker that has ended.
     """
 
@@ -136,8 +139,8 @@ class GroupStop:
             self._processes.finish()
 
     def _left_behind(self, afterglow: Duration) -> list[Leftover]:
-        """Return the processes that must be ended: all of them if workers are running. Otherwise, first wait for
-        processes to exit on their own; a signal cuts this wait short."""
+        """Return the processes that must be ended. If workers are running, these are all processes. Otherwise, first
+        give the remaining processes time to exit on their own; a signal ends this wait early."""
         signals = len(self._events.signals)
         until = later(self._clock.now(), afterglow)
         while (left := self._processes.leftovers()) and not self._processes.running():
@@ -167,7 +170,7 @@ class GroupStop:
             lambda seconds: {"local_ranks": self._processes.running(), "seconds": seconds, "grace": grace},
         )
         self._processes.ask(signum)
-        self._processes.send_signal(signal.SIGCONT)  # a stopped process cannot answer the request to end
+        self._processes.send_signal(signal.SIGCONT)  # a suspended process cannot react to the request to end
         while self._unfinished():
             now, due = self._clock.now(), self._stop_by()
             before, plan = plan, plan.at(now, urged=self._events.urged or (due is not None and now >= due))
@@ -175,7 +178,7 @@ class GroupStop:
             if plan.step is Step.GIVE_UP:
                 self._give_up()
                 return
-            if plan.step is Step.ASK:  # SIGTERM may have followed, and workers may have left processes behind
+            if plan.step is Step.ASK:  # SIGTERM may have arrived since, and workers may have left processes behind
                 self._processes.ask(signal.SIGTERM if self._events.request is signal.SIGTERM else signum)
             else:
                 if before.step is Step.ASK and now < before.until and not self._events.urged:
@@ -191,7 +194,7 @@ class GroupStop:
             self.reap()
 
     def _save(self, plan: StopPlan, saving: CommonStep) -> StopPlan:
-        """Let the workers save and exit. Returns the plan for those that have not."""
+        """Let the workers save and exit. Returns the plan for stopping the workers that have not exited."""
         while True:
             now, due = self._clock.now(), self._stop_by()
             plan = plan.at(now, self._events.urged or (due is not None and now >= due), saving.is_over())
@@ -207,7 +210,7 @@ class GroupStop:
             self._exited(ended)
 
     def _unfinished(self) -> bool:
-        # With many workers the process table is long, so it is read only after all workers have ended.
+        # With many workers, the process table is long, so it is read only after all workers have ended.
         return bool(self._processes.running() or self._processes.leftovers())
 
     def _wait_for_ends(self, *until: Instant | None) -> None:
@@ -224,12 +227,13 @@ class GroupStop:
             names = "; ".join(f"{p.pid} ({p.command}) in state {p.state}, in {p.waits_in or 'unknown'}" for p in left)
             raise UnkillableWorkersError(
                 f"{len(left)} process(es) still exist {self._kill_timeout:g} s after SIGKILL: {names}. State D means "
-                "that the kernel waits for a device or a file system: look at its log (dmesg); the process ends when "
-                "that wait does, or when the machine reboots"
+                "that the kernel is waiting for a device or a file system: look at the kernel's log (dmesg); the "
+                "process ends when that wait ends, or when the machine reboots"
             )
 
     def _deliver_output(self) -> None:
-        """Wait until all output is delivered, the console has accepted none for too long, or a signal comes."""
+        """Wait until all output has been delivered, the console has accepted no output for too long, or a signal
+        arrives."""
         done = self._processes.drain()
         signals = len(self._events.signals)
         patience = _HURRIED_PATIENCE if signals else _CONSOLE_PATIENCE

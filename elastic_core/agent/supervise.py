@@ -1,10 +1,11 @@
-"""The agent's policy, in two pure functions: one decides what to do about a worker group, the other what to do in the
-exit barrier after it. This module also determines which failure came first, on this node and in the whole job.
+"""The agent's policy, in two functions without side effects: `supervise` decides what to do about a worker group, and
+`await_others` decides what to do in the exit barrier, after the group has succeeded. This module also determines which
+failure came first, on this node and in the whole job.
 
-`supervise` and `await_others` return orders, which the agent performs once and in sequence before it observes again.
-`supervise` is called twice for a group that has ended. The first time, a failure is always reported and the group
-stopped, because the peers of a lost worker hang until they are notified, and stopping takes time. The second time, when
-all failures are known, it decides what follows.
+Both functions return orders, which the agent performs once and in sequence before it observes again. `supervise` is
+called twice for a group that has ended. The first time, it orders the agent to report any failure and to stop the
+group, because the peers of a lost worker hang until they are notified, and stopping takes time. The second time, when
+all failures are known, it decides how to continue.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ _DONE = "every worker succeeded"
 class Order(enum.Enum):
     """One action for the agent to perform.
 
-    REPORT: report this node's failures to the other nodes, with all that is known so far. DEPART: announce to them that
-    this node is leaving. STOP: stop the workers. COLLECT: all workers have succeeded; end the processes that they left
-    behind, and collect their output and return values. JOIN: join the next round and start its workers.
+    REPORT: report this node's failures to the other nodes, with all that is known so far. DEPART: notify the other
+    nodes that this node is leaving. STOP: stop the workers. COLLECT: all workers have succeeded; end the processes that
+    they left behind, and collect their output and return values. JOIN: join the next round and start its workers.
 
-    The other orders end the run, or may do so. SUCCEED: notify the other nodes, wait for them, and end successfully.
-    RETIRE: end successfully. FAIL: end as a failed job. YIELD: end because another node has closed the job or this node
-    is drained. LEAVE: notify the other nodes, stop the workers, and end, as a signal or a notice requested.
+    The other orders end the run, or may end it. SUCCEED: notify the other nodes, wait for them, and end successfully.
+    RETIRE: end successfully. FAIL: end as a failed job. YIELD: end because another node has closed the job or because
+    this node is drained. LEAVE: notify the other nodes, stop the workers, and end, because a signal or a notice asked
+    for it.
     """
 
     REPORT = "report"
@@ -85,11 +87,11 @@ class RestartBudget:
 
 @dataclass(frozen=True)
 class Observation:
-    """The agent's view at one moment.
+    """What the agent knows at one moment.
 
     Args:
         result: the state of the workers.
-        request: why the agent was asked to leave; empty if it was not.
+        request: why the agent was asked to leave, or an empty string if it was not.
         verdict: the handler's verdict, if the round is over.
         complete: whether no workers are running any more, and `result` holds all that can be known about them.
     """
@@ -126,11 +128,11 @@ class Observation:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, why, and the budget left afterwards. Without orders, the agent waits.
+    """What to do, why, and the budget afterward. If there are no orders, the agent waits.
 
-    `cause` is set for a restart. `certain` is false if the shared budget may be used up, or if only the next round
-    shows the cause (see `judged`). `orderly`: the workers are stopped on request and not after a failure, so they may
-    save first.
+    `cause` is set for a restart. `certain` is false if the shared budget may be used up, or if only the next round will
+    show the cause (see `judged`). `orderly` is true if the workers are stopped on request and not after a failure, so
+    that they may save first.
     """
 
     orders: tuple[Order, ...]
@@ -143,9 +145,10 @@ class Decision:
 
 def supervise(budget: RestartBudget, seen: Observation) -> Decision:
     """Decide what to do while a group runs or after it has ended. A request to leave comes first, then a failure that
-    is yet to be reported. Success takes precedence over the round's verdict, because the group's work is done. The end
-    of the job, of this node's part in it, or of its connection precedes failures, because they may be consequences. A
-    failure precedes a membership change, because a restart adopts the change anyway."""
+    has not been reported yet. Success takes precedence over the round's verdict, because the group's work is done. If
+    the job has ended, or this node has been drained or cut off, this takes precedence over failures, because they may
+    be consequences of it. A failure takes precedence over a membership change, because a restart adopts the change
+    anyway."""
     if seen.request:
         return Decision((Order.LEAVE,), seen.request, budget, orderly=_workers_may_save(seen.verdict))
     if seen.failed and not seen.complete:
@@ -202,14 +205,15 @@ def _stop(seen: Observation) -> tuple[Order, ...]:
 
 
 def _after_round(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
-    """Decide what to do after this node's round is over. The cause is what ended the round, not a local failure."""
+    """Decide what to do after this node's round is over. The event that ended the round is recorded as the cause, not a
+    local failure."""
     orders, cause = (*_stop(seen), Order.JOIN), _cause_of(verdict)
     may_save = _workers_may_save(verdict)
     return Decision(orders, verdict.reason, budget, cause, certain=verdict.judged, orderly=may_save)
 
 
 def _workers_may_save(verdict: Verdict | None) -> bool:
-    """Return whether the workers can save together: not if some of them are gone already."""
+    """Return whether the workers can save together. They cannot if some workers of the round have already ended."""
     if verdict is None or verdict.outcome is Outcome.DRAINED:
         return True
     return verdict.outcome is Outcome.RESTART and _cause_of(verdict) is RestartCause.MEMBERSHIP
@@ -222,8 +226,8 @@ def judged(decision: Decision, ended: Verdict | None) -> Decision:
 
 def cause_of_end(number: int, restart_count: int, formed: Round) -> Verdict | None:
     """Return how this node's round `number` ended, according to its next round, `formed`, or None if that is unknown.
-    If rounds in between formed without this node, and no failure has been counted since, the other nodes considered it
-    lost, and its workers' failures were consequences."""
+    If rounds have formed without this node in between, and no failure has been counted since, the other nodes
+    considered this node lost, and its workers' failures were consequences of that."""
     if formed.number == number + 1:
         return formed.ended
     if formed.number <= number or formed.restart_count != restart_count:
@@ -233,8 +237,8 @@ def cause_of_end(number: int, restart_count: int, formed: Round) -> Verdict | No
 
 
 def _after_close(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
-    """Decide to end without success, because this node's workers have not succeeded, whatever other nodes report about
-    the job."""
+    """Decide to end without success: no matter what other nodes report about the job, this node's workers have not
+    succeeded."""
     but = "; this node's workers had not succeeded" if verdict.succeeded else ""
     return Decision((*_stop(seen), Order.FAIL if seen.failed else Order.YIELD), closed(verdict) + but, budget)
 
@@ -244,7 +248,7 @@ def _after_failure(budget: RestartBudget, seen: Observation) -> Decision:
     if budget.shared:
         if verdict := seen.found(Outcome.RESTART):
             return _after_round(budget, seen, verdict)
-        # The handler decides whether the failure is forgiven; the next rendezvous reveals it.
+        # The handler decides whether the failure is forgiven, and the next rendezvous shows its decision.
         return Decision((Order.JOIN,), what, budget, cause, certain=False)
     first = first_of(seen.result.failures)
     if first and not first.curable:
@@ -284,8 +288,8 @@ def first_failure_text(failures: Mapping[int, ProcessFailure]) -> str:
 
 def together(own: Mapping[int, ProcessFailure], job: Mapping[int, ProcessFailure]) -> dict[int, ProcessFailure]:
     """Return the failures of this node and of the job, by global rank. The first failure in `job` is considered the
-    cause of all others, because the clocks of two machines cannot be compared. This node's failures come from its own
-    record, which has more details than the job's copy."""
+    cause of all others, because timestamps from two machines cannot be compared. For this node's failures, its own
+    records are used, because they have more details than the job's copies."""
     first = next((rank for rank, failure in job.items() if failure.caused_by is None), None)
     if first is None:
         return {**job, **own}
