@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from elastic_core.workers.streams import StreamPlan
 
-# A bare carriage return (from a progress bar) also ends a line, but not at the end of the text: a line feed may follow.
+# A bare carriage return (from a progress bar) also ends a line, except at the end of the text, where a line feed may
+# follow.
 _LINE_END = re.compile(rb"\r\n|\r(?=[^\n])|\n")
 _LONGEST_LINE = 64 * 1024
 _MOST_READ = 256 * 1024  # bytes
@@ -30,12 +31,12 @@ _REPLACE = b"\r\x1b[K"  # return to the start of the line and erase its text
 _MOVES = re.compile(rb"\x1b\[[0-9;]*[A-HSTf]|\x1b\[[0-3]?J")  # would overwrite other workers' lines
 
 Report = Callable[[str, OSError], None]
-"""Called once for a file that can no longer be written, with its path and the error."""
+"""Called once for each file that can no longer be written to, with the file's path and the error."""
 
 
 class FileSink:
-    """A log file that is appended to. Opening it may raise OSError. The first later error is reported and closes the
-    file, and `descriptor` becomes None."""
+    """A log file that is appended to. Opening it may raise OSError. After opening, the first error is reported, the
+    file is closed, and `descriptor` becomes None."""
 
     def __init__(self, path: Path, report: Report) -> None:
         self._path = path
@@ -43,7 +44,7 @@ class FileSink:
         self.descriptor: int | None = open_to_append(path)
 
     def write(self, data: bytes) -> bytes:
-        """Write all of `data`. Returns the part that could not be written, usually empty."""
+        """Write all of `data`. Returns the part that could not be written, which is usually empty."""
         rest = memoryview(data)
         while rest and self.descriptor is not None:
             try:
@@ -62,8 +63,8 @@ class FileSink:
 
 class OwnFile:
     """A log file that a worker writes directly, so that neither a slow console nor a suspended agent delays the worker.
-    The agent reads lines for reports from the file, even after it has been renamed or removed. Opening it may raise
-    OSError."""
+    For reports, the agent reads lines from the file, even after the file has been renamed or removed. Opening it may
+    raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -102,15 +103,15 @@ class OwnFile:
         return os.fstat(self.descriptor).st_size
 
     def _lines(self, begin: int) -> list[bytes]:
-        """Return the lines from `begin` on, within the last _MOST_READ bytes."""
-        with contextlib.suppress(OSError):  # a file server has failed
+        """Return the lines from offset `begin` to the end, but at most the last _MOST_READ bytes."""
+        with contextlib.suppress(OSError):  # for example, a file server has failed
             return _LINE_END.split(os.pread(self.descriptor, _MOST_READ, max(begin, self._size() - _MOST_READ)))
         return []
 
 
 class TerminalLine:
-    """The state of the terminal's current line, which all workers' streams share. The class writes nothing itself:
-    `line` returns the bytes to write next.
+    """The state of the terminal's current line, which all workers' streams share. The class does not write to the
+    terminal itself: `line` returns the bytes to write next.
 
     A line from another stream replaces a progress bar (text whose last update ended with a carriage return). The bar is
     redrawn when it is next updated or ends. Other unfinished text stays."""
@@ -123,8 +124,8 @@ class TerminalLine:
 
     def line(self, owner: object, prefix: bytes, text: bytes, shown: int) -> bytes:
         """Return the bytes that show `text`, a complete or unfinished line of the stream `owner`. The first `shown`
-        bytes of `text` are already on the screen. The bytes include the prefix unless the cursor is still on this
-        line."""
+        bytes of `text` are already on the screen. The returned bytes include the prefix unless the cursor is still on
+        this line."""
         rest, erased = text[shown:], owner in self._erased
         if self._owner is not owner or not shown:
             if shown and not rest.strip(b"\r\n") and not (erased and text.endswith(b"\n")):
@@ -143,7 +144,7 @@ class TerminalLine:
 
 
 class ConsoleSink:
-    """The agent's own stdout or stderr. Once its reader has gone, further output to it is dropped."""
+    """The agent's own stdout or stderr. Once the process that reads it has gone, further output to it is dropped."""
 
     def __init__(self, fd: int) -> None:
         self.descriptor: int | None = fd  # None once the reader has gone
@@ -166,7 +167,7 @@ class ConsoleSink:
 
 
 def _piece(data: memoryview) -> int:
-    """Return how many bytes to write in one call: whole lines and, if possible, no more than a pipe writes
+    """Return how many bytes to write in one call: whole lines and, if possible, no more than can be written to a pipe
     atomically."""
     end = bytes(data[:_PIPE_BUF]).rfind(b"\n") + 1 if len(data) > _PIPE_BUF else len(data)
     return end or _PIPE_BUF
@@ -186,13 +187,13 @@ class TailSink:
 
     def lines(self) -> tuple[str, ...]:
         """Return the lines as text, oldest first."""
-        lines = tuple(self._lines)  # one atomic step, because an abandoned pump may still add lines
+        lines = tuple(self._lines)  # copied in one atomic step, because an abandoned pump may still add lines
         return tuple(line.decode(errors="replace") for line in lines)
 
 
 class Channel:
-    """One captured stream. It is not thread-safe: the output pump feeds it, and others read it after the pump has
-    ended."""
+    """One captured stream. It is not thread-safe: the output pump feeds it, and other code may read it only after the
+    pump has ended."""
 
     def __init__(
         self, plan: StreamPlan, console: ConsoleSink, filtered: FileSink | None, report: Report, screen: TerminalLine
@@ -212,8 +213,8 @@ class Channel:
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is text without a line end that may be shown on the console. Off a terminal, prefixed lines are
-        shown only once they are complete."""
+        """Whether there is text without a line end that may be shown on the console. If the console is not a terminal,
+        prefixed lines are shown only once they are complete."""
         may_show = self._shows and (self._plan.terminal or not self._plan.prefix)
         return may_show and len(self._pending) > self._shown
 
@@ -258,7 +259,7 @@ class Channel:
             self._file.close()
 
     def tail(self) -> tuple[str, ...]:
-        """Return the last lines, or nothing if the plan does not keep them."""
+        """Return the last lines, or an empty tuple if the plan does not keep them."""
         return self._tail.lines() if self._tail else ()
 
     def expect_dump(self) -> None:
@@ -281,7 +282,7 @@ class Channel:
             self._filtered.write(b"".join(map(_ended, chosen)))
 
     def _show_on_console(self, lines: list[bytes]) -> None:
-        """Show the lines. Without a prefix, their bytes are passed on unchanged. With one, output from different
+        """Show the lines. Without a prefix, their bytes are passed on unchanged. With a prefix, output from different
         workers never shares a line."""
         text = b"".join(lines)
         shown, self._shown = self._shown, max(self._shown - len(text), 0)

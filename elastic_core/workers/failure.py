@@ -1,4 +1,5 @@
-"""Failures: works out why a worker exited from its exit code, error file, last lines and the kernel's counters."""
+"""Failures: determines why a worker exited, based on its exit code, its error file, its last lines of output, and the
+kernel's counters."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _ERROR_FILE_LIMIT = 1024 * 1024
 _NOTICED_AFTER: Duration = 1.0  # seconds within which the agent usually notices a worker's exit
 _LONGEST_TIME = 12  # digits
 _WHOLE: Duration = 1.0  # error files record times in whole seconds
-_DEEPEST = 50  # nesting levels in an error file, because later code processes it recursively
+_DEEPEST = 50  # nesting levels in an error file; it is bounded, because later code processes the content recursively
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError): ")
 _FRAME = re.compile(r'\s*File "(.*)", line \d+, in ')
@@ -46,9 +47,10 @@ class Evidence:
 
     Args:
         timestamp: when the agent noticed the exit, in seconds since the epoch.
-        stopped: whether the agent asked for the exit with a signal.
-        out_of_memory: the evidence that the kernel killed the worker for lack of memory; otherwise empty.
-        killed_for: why the agent killed the worker, if it hung; otherwise empty.
+        stopped: whether the agent had sent the worker a signal to exit.
+        out_of_memory: the evidence that the kernel killed the worker for lack of memory, or an empty string if there is
+            none.
+        killed_for: why the agent killed the worker, if the worker hung; otherwise an empty string.
         stack: the worker's stacks when it ended, if known.
     """
 
@@ -75,8 +77,8 @@ class Evidence:
 
     @property
     def failed(self) -> bool:
-        """Whether the worker failed, as opposed to obeying the agent's signal. A worker with an error file has always
-        failed."""
+        """Whether the worker failed, as opposed to exiting because of the agent's signal. A worker that has written an
+        error file has always failed."""
         return bool(self.killed_for) or (self.exit.exitcode != 0 and (bool(self.error_data) or not self.stopped))
 
     @property
@@ -93,7 +95,7 @@ class Evidence:
 def decode_exit(exitcode: int, out_of_memory: str = "") -> str:
     """Return a description of the exit code, such as `exit code 3` or `killed by SIGSEGV (Segmentation fault)`."""
     if exitcode == REAPED_BY_OTHERS:
-        return "exit code lost: other code in the agent's process waits for all children"
+        return "exit code lost: other code in the agent's process waited for this child"
     if exitcode >= 0:
         return f"exit code {exitcode}"
     number = -exitcode
@@ -118,15 +120,15 @@ def curable(exitcode: int, tail: Sequence[str]) -> bool:
 
 def _refused(tail: Sequence[str]) -> bool:
     """Return whether Python could not read the script or module that it was asked to run. A syntax error that occurs
-    later in the user's code (in a file that is being replaced, in a reply that it evaluates) shows frames from that
-    code in its traceback, and may be temporary."""
+    later, while the user's code is running (in a file that is being replaced, or in a response that the code
+    evaluates), has frames of that code in its traceback, and may be temporary."""
     frames = [found[1] for found in map(_FRAME.match, tail) if found]
     return bool(tail and _SYNTAX.match(tail[-1])) and all(_OF_PYTHON.fullmatch(name) for name in frames)
 
 
 def _bad_arguments(tail: Sequence[str]) -> bool:
-    """Return whether the last line is an error after a usage message. A long message leaves only its indented lines in
-    the tail. Without a usage message, the error may come from another program, such as srun."""
+    """Return whether the last line is an error after a usage message. If the usage message is long, only its indented
+    lines are left in the tail. Without a usage message, the error may come from another program, such as srun."""
     *before, last = tail or ("",)
     if _BAD_FLAG.match(last):
         return bool(before) and before[-1].startswith((*_USAGE, " "))
@@ -135,8 +137,8 @@ def _bad_arguments(tail: Sequence[str]) -> bool:
 
 def read_error_file(path: Path) -> dict[str, Any]:
     """Return the JSON that torch's `@record` (or the script) wrote, or an empty dictionary. The worker was dying when
-    it wrote the file, so a file that is broken, huge, deeply nested or not a regular file is only described. The result
-    contains only values that JSON can express."""
+    it wrote the file, so if the file is broken, huge, deeply nested or not a regular file, the dictionary only
+    describes the problem. The result contains only values that JSON can express."""
     try:
         # A named pipe would block the agent forever, and a link may lead to a file that is not the worker's.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -174,7 +176,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
 
 
 def _number(text: str) -> float | str:
-    """Return the number. An infinity or a NaN, which JSON cannot express, is returned as text."""
+    """Return the number. An infinity or a NaN, which JSON cannot express, is returned as a string."""
     return number if math.isfinite(number := float(text)) else text
 
 
@@ -230,8 +232,8 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
 
 def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, ProcessFailure]:
     """Return a round's failures by global rank, starting with the one that caused the others. `evidences` are in order
-    of exit. A worker that only obeyed the agent's signal has not failed, unless its last output was a traceback. A
-    worker that was killed because it hung has failed, whatever its exit code."""
+    of exit. A worker that exited only because of the agent's signal has not failed, unless its last output was a
+    traceback. A worker that was killed because it hung has failed, no matter what its exit code is."""
     failed = [evidence for evidence in evidences if evidence.failed]
     if not failed:
         return {}
@@ -246,9 +248,10 @@ def _cause(failed: Sequence[Evidence]) -> Evidence:
     """Return the first worker to exit, unless another worker wrote its error file earlier and then took a long time to
     exit."""
     first = failed[0]
-    if first.killed_for:  # it hung before others gave up
+    if first.killed_for:  # it hung before the other workers gave up
         return first
-    # Exits that were noticed together may be a kill and its consequences; see `in_causal_order`.
+    # If exits were noticed together, one worker may have been killed and the others may have reacted; see
+    # `in_causal_order`.
     others = [e for e in failed if e.error_at and (first.error_at or e.timestamp > first.timestamp)]
     began = first.error_at or first.timestamp - _NOTICED_AFTER - _WHOLE
     return min((e for e in others if e.error_at < began), key=lambda e: e.error_at, default=first)
@@ -256,21 +259,23 @@ def _cause(failed: Sequence[Evidence]) -> Evidence:
 
 def in_causal_order(exits: Sequence[WorkerExit]) -> list[WorkerExit]:
     """Return exits that were noticed together, in their presumed order. A worker killed by a signal was not reacting to
-    another worker's exit, but one that exited with an error may have been. Signals therefore come first; within each
-    kind, exits are in order of rank."""
+    another worker's exit, but one that exited with an error may have been. Workers killed by signals therefore come
+    first; within each group, exits are in order of rank."""
     return sorted(exits, key=lambda ended: (ended.exitcode >= 0, ended.local_rank))
 
 
 class OomWatch:
-    """Remembers the numbers of out-of-memory kills at the start of a round, to compare them after a worker has been
-    killed. `counters` maps each counter file to the scope that it covers, starting with the narrowest scope."""
+    """Records the numbers of out-of-memory kills at the start of a round, to compare them with the numbers after a
+    worker has been killed. `counters` maps each counter file to the scope that it covers, starting with the narrowest
+    scope."""
 
     def __init__(self, counters: Mapping[Path, str]) -> None:
         self._scopes = counters
         self._before = {path: oom_kills(path) for path in counters}
 
     def explanation(self) -> str:
-        """Describe which counter has counted a kill since the start. Returns an empty text if none has."""
+        """Describe which counter has counted a kill since the start of the round. Returns an empty string if none
+        has."""
         for path, before in self._before.items():
             if oom_kills(path) > before:
                 return f"the kernel counted such a kill {self._scopes[path]}"

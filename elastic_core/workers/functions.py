@@ -1,5 +1,5 @@
-"""Runs Python functions as workers, which `multiprocessing` starts: their streams, environments, return values and
-error files."""
+"""Runs Python functions as workers, in processes that `multiprocessing` starts, and handles their streams,
+environments, return values and error files."""
 
 from __future__ import annotations
 
@@ -48,11 +48,13 @@ class FunctionStarter:
     """Runs `function(*args)` in a child process. With spawn and forkserver, the function and its arguments must be
     picklable.
 
-    The child returns its value in a file in the agent's private folder. A pipe would block the child if the value is
-    large, or the agent if the child dies while writing. Only our own child can write the file.
+    The child writes the function's return value to a file in the agent's private folder. A pipe would block the child
+    if the value is large, or the agent if the child dies while writing. No process of another user can write to the
+    file.
 
-    Signals are delayed (`interrupts_held`) while a fork server boots, and while a spawned child imports its main module
-    if it is sent more than a pipe can hold, but not while the function and its arguments are pickled."""
+    Signals are delayed (`interrupts_held`) while a fork server boots. They are also delayed while a spawned child
+    imports its main module if the child is sent more data than a pipe can hold. They are not delayed while the function
+    and its arguments are pickled."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], method: str) -> None:
         self._function = function
@@ -83,7 +85,7 @@ class FunctionStarter:
 def _call(
     function: Callable[..., Any], args: tuple[Any, ...], local_rank: int, method: str
 ) -> partial[Any] | _PickledCall:
-    """Return the call to make. `${local_rank}` is replaced in string arguments, as it is in commands."""
+    """Return the call that the child makes. `${local_rank}` is replaced in string arguments, as it is in commands."""
     args = tuple(substitute_local_rank((arg,), local_rank)[0] if isinstance(arg, str) else arg for arg in args)
     return partial(function, *args) if method == "fork" else _PickledCall(function, args)
 
@@ -105,9 +107,10 @@ def _not_pickled(error: Exception) -> ConfigurationError:
 
 
 def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch: Launch) -> tuple[bytes, list[int]]:
-    """Return a pickled `multiprocessing` process for the function, as a spawned child reads it from its parent, and the
-    descriptors that the process refers to by index (see `multiprocessing.forkserver`). The child must have the worker's
-    streams and variables when it unpickles the process."""
+    """Return two things: a pickled `multiprocessing` process for the function, in the form in which a spawned child
+    reads it from its parent, and the descriptors that the process refers to by index (see
+    `multiprocessing.forkserver`). The child must have the worker's streams and environment variables when it unpickles
+    the process."""
     spawn = multiprocessing.get_context("spawn")
     own = [fd for fd, given in zip(_STREAM_NAMES, (launch.stdout, launch.stderr), strict=True) if given is not None]
     call = _call(function, args, launch.local_rank, "spawn")
@@ -128,7 +131,7 @@ def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch:
 
 
 class _Shared:
-    """Gives `multiprocessing` an index for each descriptor while a process is being pickled."""
+    """Assigns an index to each descriptor for `multiprocessing` while a process is being pickled."""
 
     DupFd = _DupFd
 
@@ -150,7 +153,7 @@ class _PickledCall:
     args: tuple[Any, ...]
 
     def __reduce__(self) -> tuple[type[partial[Any]], tuple[Callable[[bytes], Any], bytes]]:
-        with interrupts_allowed():  # arguments may be large, and multiprocessing pickles them before starting a process
+        with interrupts_allowed():  # multiprocessing pickles arguments, which may be large, before it starts a process
             return partial, (_unpickle_and_call, bytes(ForkingPickler.dumps((self.function, self.args))))
 
 
@@ -172,7 +175,8 @@ class _FunctionChild:
         return reap_child(self.pid) if exitcode is None and not self._reaped_elsewhere else exitcode
 
     def own_sentinel(self) -> int | None:
-        # The fork server reaps its children and then reports the exit code; only its pipe shows when.
+        # The fork server reaps its children and then reports the exit code; only its pipe shows when the code is
+        # available.
         return os.dup(self._process.sentinel) if self._reaped_elsewhere else None
 
 
@@ -194,8 +198,8 @@ def _run(
     cpus: Cpus,
     is_spawned: bool,
 ) -> None:
-    """Run the child. It first creates its own session, so that the agent can find and end all processes that it starts.
-    It only keeps `mark` open (see `Launch`)."""
+    """Run in the child. The child first creates its own session, so that the agent can find and end all processes that
+    it starts. It does nothing with `mark` except keep it open (see `Launch`)."""
     os.setsid()
     _forget_handlers()
     for target, stream in zip(_STREAM_NAMES, streams, strict=True):
@@ -205,14 +209,15 @@ def _run(
             _attach(_STREAM_NAMES[target], target)
     os.environ.clear()
     os.environ.update(environment)
-    if environment.get("PYTHONFAULTHANDLER"):  # the interpreter reads it only at startup
+    if environment.get("PYTHONFAULTHANDLER"):  # the interpreter reads this variable only at startup
         faulthandler.enable(file=_STDERR)
     bind(cpus)
     (_finish_and_leave if is_spawned else _finish)(call, result)
 
 
 def _finish_and_leave(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:
-    """Call `_finish` in a process that would finalize its interpreter when it ends."""
+    """Call `_finish`, and then exit without finalizing the interpreter, in a process that would otherwise finalize
+    it."""
     try:
         _finish(call, result, own)
     except SystemExit as left:
@@ -228,7 +233,7 @@ def _leave() -> NoReturn:
     threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does
     atexit._run_exitfuncs()
     files = [thing for thing in gc.get_objects() if io.IOBase in type(thing).__mro__]  # finalization would close them
-    files.sort(key=lambda file: type(file).__module__ == "_io")  # files that write to others, such as GzipFile, first
+    files.sort(key=lambda file: type(file).__module__ == "_io")  # close files that use other files (GzipFile) first
     for file in (*files, sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             file.flush() if type(file).__module__ == "_io" else file.close()
@@ -249,7 +254,8 @@ def _finish(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> No
 
 
 def _forget_handlers() -> None:
-    """Remove the agent's signal handlers from a forked child. Ignored signals stay ignored, as they do across exec."""
+    """Remove the agent's signal handlers in a forked child. Signals that are ignored stay ignored, as they do across
+    exec."""
     for signum in signal.valid_signals():
         if callable(signal.getsignal(signum)):
             signal.signal(signum, signal.SIG_DFL)
@@ -259,7 +265,8 @@ def _forget_handlers() -> None:
 
 def _attach(name: str, fd: int) -> None:
     """Make `sys.stdout` or `sys.stderr` write to the worker's stream, because in a forked child it may still be the
-    agent's (such as a notebook's). Each line is flushed, so that a worker that is killed loses no complete line."""
+    agent's object (such as a notebook's stream). Each line is flushed, so that a worker that is killed loses no
+    complete line."""
     stream = getattr(sys, name)
     if isinstance(stream, io.TextIOWrapper) and stream.fileno() == fd:
         stream.reconfigure(line_buffering=True)

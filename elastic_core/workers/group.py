@@ -59,9 +59,9 @@ _END_PATIENCE: Duration = 5.0  # seconds for a killed worker to exit after other
 
 @dataclass(frozen=True)
 class GroupPolicy:
-    """The user's choices for this node's workers. `progress` names the signs that a worker is not hung, out of `log`,
+    """The user's choices for this node's workers. `progress` contains the signs of progress to look for, out of `log`,
     `cpu` and `beat`; it is empty if the agent does not detect hangs. `files` is the workers' limit on open files, or
-    None for this process's limit."""
+    None if they get this process's limit."""
 
     output: OutputPolicy = field(default_factory=OutputPolicy)
     environment: EnvironmentMaker = field(default_factory=EnvironmentPolicy)
@@ -72,10 +72,10 @@ class GroupPolicy:
 
 @dataclass
 class _Round:
-    """The running round. `signals` contains the signals that the agent has sent. `asked` lists the requests to end: the
-    signal, the worker's process id, and whether the worker was running and so received the signal itself. `exits` are
-    in the order in which they probably happened. A worker that was killed because it hung is added before it has
-    exited."""
+    """The running round. `signals` contains the signals that the agent has sent. `asked` lists the requests to end.
+    Each consists of the signal, the worker's process id, and whether the worker was running and therefore received the
+    signal itself. `exits` are in the order in which they probably happened. A worker that was killed because it hung is
+    added before it has exited."""
 
     plan: RoundPlan
     output: RoundOutput
@@ -88,7 +88,7 @@ class _Round:
     asked: set[tuple[int, int, bool]] = field(default_factory=set)
     killed: dict[int, KillRecord] = field(default_factory=dict)
     unreported: list[WorkerExit] = field(default_factory=list)  # exits that `reap` has not returned yet
-    unseen: bool = False  # whether the process table was unreadable, so that processes may be left
+    unseen: bool = False  # whether the process table could not be read, so that processes may be left
 
     @property
     def leaders(self) -> dict[int, int]:
@@ -129,15 +129,15 @@ class LocalWorkers:
         self._values: dict[int, Any] = {}
 
     def hold(self, lifeline: int) -> None:
-        """Let the guardian hold this descriptor until no workers are left (see `RoundHandler.lifeline`). Must be called
-        before `guard` and `start`."""
+        """Let the guardian keep this descriptor open until no workers are left (see `RoundHandler.lifeline`). Must be
+        called before `guard` and `start`."""
         self._lifeline = lifeline
 
     def guard(self, folders: Iterable[str]) -> None:
         """Make sure that these folders are removed, by `close` or after the agent has been killed.
 
         Raises:
-            ConfigurationError: a limit of this machine prevents this.
+            ConfigurationError: the guardian cannot be started because of a limit on this machine.
         """
         for folder in folders:
             try:
@@ -168,8 +168,9 @@ class LocalWorkers:
             with _threads_counted():
                 output.begin()
         except BaseException as error:
-            # `begin` comes first, because it frees file descriptors, which reading the process table needs. It raises
-            # RuntimeError if it has been called already, or no thread can be started; `finish` copes with both.
+            # `begin` comes first, because it frees file descriptors, which are needed to read the process table. It
+            # raises RuntimeError if it has been called already or if no thread can be started; `finish` can handle both
+            # cases.
             with contextlib.suppress(RuntimeError):
                 output.begin()
             self._end_all(current)
@@ -180,8 +181,8 @@ class LocalWorkers:
         return {local: worker.pid for local, worker in current.workers.items()}
 
     def log_files(self, local_rank: int) -> tuple[Path, ...]:
-        """Return the files with a worker's output in this round, stdout before stderr. There are none if it goes to the
-        console."""
+        """Return the files that contain a worker's output in this round, stdout before stderr. There are none if the
+        output goes to the console."""
         return self._round.output.files(local_rank) if self._round else ()
 
     def template_pid(self) -> int | None:
@@ -284,7 +285,7 @@ class LocalWorkers:
             try:
                 self._leftover_sentinels.append(os.pidfd_open(leftover.pid))
             except (AttributeError, OSError):
-                continue  # it has ended; or there is no pidfd, and the caller checks again later
+                continue  # the process has ended, or there is no pidfd, in which case the caller checks again later
         return self._leftover_sentinels
 
     def drain(self) -> int | None:
@@ -348,7 +349,8 @@ class LocalWorkers:
         return [worker for worker in workers if worker.exitcode is None]
 
     def _obeyed(self, ended: WorkerExit) -> bool:
-        """Return whether the worker exited because the agent asked it to, and not because it was killed as hung."""
+        """Return whether the worker exited because the agent asked it to exit, and not because it was killed for
+        hanging."""
         if self._round is None or not self._round.signals or ended.local_rank in self._round.killed:
             return False
         return ended.exitcode == 0 or bool(self._round.signals & {-ended.exitcode, ended.exitcode - 128})
@@ -406,7 +408,7 @@ class LocalWorkers:
             if remedy(error):
                 raise
             raise unwritable(error, log_dir=False) from error
-        # Neither an interrupt here nor the agent's death may leave behind a worker that nothing has recorded.
+        # Neither an interrupt here nor the agent's death may leave behind a worker of which there is no record.
         with interrupts_held(), guardian.expecting() as mark:
             launch = Launch(ranks.local, variables, *current.output.stdio(ranks.local), result, mark, cpus)
             worker = WorkerProcess(ranks, launch, self._starter.start(launch))
@@ -418,7 +420,7 @@ class LocalWorkers:
             worker.watch(self._open_sentinel)
 
     def _end_all(self, current: _Round) -> None:
-        """Kill the workers that did start after others failed to, and wait until they have exited."""
+        """After some workers failed to start, kill those that did start, and wait until they have exited."""
         sessions.end(current.leaders)
         for worker in self._running_workers():
             if worker.sentinel >= 0:
@@ -462,8 +464,8 @@ class LocalWorkers:
 
 
 def _temporary_folder() -> tuple[Path, int]:
-    """Create a temporary folder. Returns it and a descriptor that locks it, because systemd-tmpfiles spares locked
-    folders."""
+    """Create a temporary folder. Returns the folder and a descriptor that holds a lock on it, because systemd-tmpfiles
+    does not remove locked folders."""
     try:
         path = Path(tempfile.mkdtemp(prefix="elastic-"))
         try:
@@ -482,8 +484,8 @@ def _temporary_folder() -> tuple[Path, int]:
 
 @contextlib.contextmanager
 def _threads_counted() -> Iterator[None]:
-    """Convert the RuntimeError that Python raises if it cannot start a thread into an OSError, as for the other
-    limits."""
+    """Convert the RuntimeError that Python raises if it cannot start a thread into an OSError, which it raises for the
+    other limits."""
     try:
         yield
     except RuntimeError as error:

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Clock, Duration, Instant
 
-_FOR_THE_LOADER = ("LD_", "DYLD_")  # an interpreter may need them to find its libraries
+_FOR_THE_LOADER = ("LD_", "DYLD_")  # the interpreter may need these variables to find its libraries
 
 _MOST, _WITHIN = 4, 1.0
-"""At most `_MOST` guardians are started within `_WITHIN` seconds. After that, only the next order starts one, so that a
-guardian that always dies immediately is not restarted in a loop."""
+"""At most `_MOST` guardians are started within `_WITHIN` seconds. After that, no guardian is started until the next
+order, so that a guardian that always dies immediately is not restarted in a loop."""
 
 
 class Guardian:
     """Starts the guardian process, which `close` ends. If the process is killed, another one replaces it and receives
-    all orders that still apply. Without a guardian, the job continues, though less safely.
+    all orders that still apply. If there is no guardian, the job continues, though less safely.
 
-    The process gets only the environment variables that the dynamic loader reads. It holds a copy of the descriptor
-    `lifeline`, unless that is -1, until no workers are left. Raises OSError if the process cannot be started."""
+    The process gets only the environment variables that the dynamic loader reads. Unless `lifeline` is -1, the process
+    keeps a copy of this descriptor open until no workers are left. Raises OSError if the process cannot be started."""
 
     def __init__(self, lifeline: int = -1, clock: Clock | None = None) -> None:
         self._held = [lifeline] if lifeline >= 0 else []
@@ -56,8 +56,8 @@ class Guardian:
         return self._process.pid
 
     def sentinels(self) -> list[int]:
-        """Return the descriptor, if any, that becomes readable once the guardian has ended, when `look` must be
-        called."""
+        """Return the descriptor, if any, that becomes readable once the guardian has ended. The caller must then call
+        `look`."""
         sentinel = self._process.sentinel
         return [] if sentinel is None or self._lost else [sentinel]
 
@@ -86,7 +86,7 @@ class Guardian:
             os.close(mark)
 
     def watch(self, pid: int, start: int) -> None:
-        """Have the session of this worker, which was expected, killed if the agent dies."""
+        """Tell the guardian to kill the session of this worker, which was expected, if the agent dies."""
         self._expected = ""
         self._watched[pid] = start
         self._order(f"watch {pid} {start}")
@@ -97,16 +97,16 @@ class Guardian:
         self._order(f"forget {pid}")
 
     def scratch(self, path: str) -> None:
-        """Have this folder removed at the end. To ensure that no other folder is ever removed, relative paths, links,
-        and paths that would be read as two orders are ignored."""
+        """Tell the guardian to remove this folder at the end. To ensure that no other folder is ever removed, the
+        method ignores relative paths, links, and paths that would be read as two orders."""
         if "\n" not in path and Path(path).is_absolute():
             self._scratch.append(path)
             self._order(f"scratch {path}")
 
     def close(self, timeout: Duration = 15.0) -> None:
         """Let the guardian kill the sessions that it still watches, and wait until it has ended. Idempotent. After
-        `timeout` seconds it is killed, which may leave processes and folders behind. The default timeout allows for
-        stalls."""
+        `timeout` seconds, the guardian is killed, which may leave processes and folders behind. The default is long
+        enough for a machine that stalls for a while."""
         self._closed = True
         self._process.close(timeout)
 

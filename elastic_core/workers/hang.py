@@ -1,10 +1,10 @@
-"""Hung workers: which signs of progress reveal them, how their stacks are read, and how they are killed. `agent.hang`
-decides which worker is hung.
+"""Hung workers: how signs of progress are read, how the stacks of a hung worker are read, and how it is killed.
+`agent.hang` decides which worker is hung.
 
 The agent turns on Python's faulthandler in the workers that it watches. On SIGABRT, faulthandler writes the stacks of
 all threads to stderr, and the process dies. Faulthandler does not need the interpreter's lock, so it works even in C
 code that never releases the lock. SIGABRT is sent only to a process that catches it, according to its /proc entry. If a
-process does not catch it or handles it differently, the agent runs py-spy if that is installed."""
+process does not catch SIGABRT, or handles it differently, the agent runs py-spy, provided that py-spy is installed."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ _LONGEST_LINE = 400  # bytes
 _MOST_KEPT = 12_000  # lines: faulthandler itself stops at a hundred threads with a hundred frames each
 _MOST_DUMPS = 4
 _MOST_OF_SPY = 256 * 1024  # bytes
-_MOST_BELOW = 3  # processes that are asked in place of the one that started them
+_MOST_BELOW = 3  # the number of processes that are asked in place of the one that started them
 _ENDING: Duration = 0.5  # seconds for a killed py-spy to exit
 
-# How long the agent waits, in seconds, before it kills a hung worker without an answer.
+# How long the agent waits for each step, in seconds, before it kills a hung worker without having its stacks.
 ANSWER: Duration = 0.5  # for a worker to write its stacks and die, which usually takes milliseconds
 SPY: Duration = 2.0  # for py-spy, which has to read the symbols of large libraries
 CONSOLE: Duration = 0.25  # for the stacks to pass through the pipe, which a stalled console blocks
@@ -68,8 +68,8 @@ END: Duration = 1.0  # for a killed worker to exit
 
 
 class Activity:
-    """The signs of progress that one round's workers give. `sources` names the signs to read, out of `log`, `cpu` and
-    `beat`. `close` removes the heartbeat files."""
+    """Reads the signs of progress from one round's workers. `sources` contains the signs to read, out of `log`, `cpu`
+    and `beat`. `close` removes the heartbeat files."""
 
     def __init__(self, sources: Collection[str], output: RoundOutput) -> None:
         self._sources = frozenset(sources)
@@ -79,8 +79,8 @@ class Activity:
         self._beats: dict[int, int] = {}
 
     def environment(self, local_rank: int, scratch: Path) -> dict[str, str]:
-        """Create a worker's heartbeat file in `scratch`. Returns the variables that name the file. Raises OSError on
-        failure."""
+        """Create a worker's heartbeat file in `scratch`. Returns the environment variables that contain the file's
+        path. Raises OSError on failure."""
         if BEAT not in self._sources:
             return {}
         path = scratch / f"beat-{local_rank}"
@@ -117,14 +117,14 @@ class Activity:
         return self._beats.get(local_rank, 0)
 
     def _held_up(self) -> bool:
-        """Return whether output is waiting for a console that has accepted none since the last check."""
+        """Return whether output is waiting for a console that has not accepted any since the last check."""
         before, self._delivered = self._delivered, self._output.delivered()
         return self._output.pump.busy and self._delivered == before
 
 
 def _cpu_seconds(workers: Sequence[WorkerProcess]) -> dict[int, float]:
-    """Return the CPU time that each worker's session has used, by the worker's process id. It includes the time of
-    children that have ended and been waited for."""
+    """Return the CPU time that each worker's session has used, by the worker's process id. The CPU time includes that
+    of children that have ended and have been waited for."""
     import psutil
 
     seconds = dict.fromkeys((worker.pid for worker in workers), 0.0)
@@ -140,11 +140,12 @@ def _cpu_seconds(workers: Sequence[WorkerProcess]) -> dict[int, float]:
 
 
 class DumpSink:
-    """Separates faulthandler's last few dumps from the worker's own output. One thread feeds the sink, and any may read
-    it.
+    """Separates faulthandler's last few dumps from the worker's own output. One thread feeds the sink, and any thread
+    may read it.
 
-    A dump ends at the first line that does not belong to one. That line may come from another process, so the dump
-    resumes at the head of a thread's stack, which only faulthandler writes."""
+    A dump ends at the first line that does not have the form of a dump's line. Such a line may have come from another
+    process, so the dump resumes at the next line that begins a thread's stack, because only faulthandler writes such
+    lines."""
 
     def __init__(self) -> None:
         self._inside = False
@@ -163,7 +164,7 @@ class DumpSink:
         return b""
 
     def text(self) -> str:
-        """Return the dumps as one text (see `arranged`), which is empty if there are none."""
+        """Return the dumps as one string (see `arranged`), which is empty if there are none."""
         dumps = [tuple(dump) for dump in tuple(self._dumps)]  # atomic copies, because lines may be added concurrently
         texts = (arranged([line.decode(errors="replace") for line in dump]) for dump in dumps if dump)
         return bounded("\n\n".join(texts))
@@ -212,8 +213,8 @@ class HangingWorker:
     clock: Clock
 
     def stacks(self, pid: int) -> str:
-        """Make the worker and `pid`, a process in its session, write their stacks and die. Returns what to report if no
-        stack has arrived: the output of py-spy, or the reason why there is no stack."""
+        """Make the worker, and `pid`, a process in its session, write their stacks and die. Returns the text to report
+        if no stack arrives: the output of py-spy, or the reason why there is no stack."""
         self.output.expect_dump(self.worker.ranks.local)
         asked = self._processes_to_ask(pid)
         self._ask(asked)
@@ -226,18 +227,19 @@ class HangingWorker:
 
     def kill(self, pid: int, wait: bool) -> None:
         """Kill the hung process and the rest of the worker's session except helpers. With `wait`, also wait until the
-        worker has ended. Use that only for a few workers, because many may hang in the kernel and would delay the
-        agent."""
+        worker has ended. Use `wait` only for a few workers: if many workers hang in the kernel, waiting for all of them
+        would delay the agent."""
         leaders = {self.worker.pid: self.worker.start}
-        if sessions.leader_of(pid, leaders):  # it may have died of SIGABRT
+        if sessions.leader_of(pid, leaders):  # the process may have died of SIGABRT already
             sessions.send(pid, signal.SIGKILL)
         sessions.kill_all_but_helpers(leaders)
         if wait:
             wait_readable(self.worker.sentinel, END)
 
     def _processes_to_ask(self, pid: int) -> list[int]:
-        """Return the hung process if it is not the worker itself, followed by the worker. If the worker is a program
-        that started Python (such as a shell), the processes that it started take its place."""
+        """Return the processes to ask for their stacks: the hung process, if it is not the worker itself, and then the
+        worker. If the worker is a program that started Python (such as a shell), the processes that it started take its
+        place."""
         leader = self.worker.pid
         first = [pid] if pid != leader and _catches_abort(pid) else []
         if _catches_abort(leader):
@@ -250,7 +252,7 @@ class HangingWorker:
         """Ask each process for its stacks, and wait until the process ends."""
         until = later(self.clock.now(), ANSWER)
         if pids and self.worker.pid not in pids:
-            sessions.send(self.worker.pid, signal.SIGSTOP)  # a shell would execute its next line
+            sessions.send(self.worker.pid, signal.SIGSTOP)  # otherwise, a shell would execute its next line
         for pid in pids:
             abort(pid)
             left = max(until - self.clock.now(), 0.0)
@@ -262,7 +264,7 @@ class HangingWorker:
 
 
 def _runs(pid: int) -> bool:
-    """Return whether the process is running and py-spy could therefore read it."""
+    """Return whether the process is running, so that py-spy can read it."""
     stat = sessions.best_table().stat(pid)
     return stat is not None and not stat.ended and stat.state not in "Dt"
 
@@ -288,7 +290,7 @@ def abort(pid: int) -> None:
     machine's memory, and the process does not end until it has been written."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # it has ended, is not ours, or there is no prlimit
         _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
-        # A limit of one byte, unlike 0, also applies to dumps that are piped to a program.
+        # Unlike a limit of 0, a limit of one byte also applies to core dumps that are piped to a program.
         resource.prlimit(pid, resource.RLIMIT_CORE, (0 if hard == 0 else 1, hard))
     sessions.send(pid, signal.SIGABRT)
     sessions.send(pid, signal.SIGCONT)
@@ -298,7 +300,7 @@ def silence_reason(pid: int, seconds: Duration) -> str:
     """Return the likely reason why a process that catches SIGABRT has not written a stack."""
     stat = sessions.best_table().stat(pid)
     if stat is None or stat.ended:
-        return "it died of SIGABRT, but no stack reached its stderr, which it may have redirected"
+        return "it died of SIGABRT, but no stack reached its stderr, perhaps because it has redirected stderr"
     if stat.state == "D":
         return f"it sleeps in the kernel (state D, in {sessions.waits_in(pid) or 'unknown'}) and ignores signals"
     if stat.state == "t":
@@ -307,8 +309,8 @@ def silence_reason(pid: int, seconds: Duration) -> str:
 
 
 def pyspy_dump(pid: int, environ: Mapping[str, str], patience: Duration) -> tuple[str, str]:
-    """Return what py-spy prints about the process within `patience` seconds. If that is nothing, the second value is
-    the reason."""
+    """Return the output that py-spy prints about the process within `patience` seconds. If there is none, the second
+    value states the reason."""
     program = shutil.which("py-spy", path=environ.get("PATH"))
     if program is None:
         return "", "py-spy, which could read them from outside, is not installed"
@@ -355,7 +357,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def explained(reasons: Iterable[str]) -> str:
-    """Return the text that is shown in place of a stack."""
+    """Return the text that is shown instead of a stack."""
     return NO_STACK + "; ".join(reason for reason in reasons if reason)
 
 

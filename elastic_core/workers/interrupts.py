@@ -1,10 +1,11 @@
-"""Interrupts: delays the exception from a signal handler until a new process has been recorded by the code that can end
-it.
+"""Interrupts: delays exceptions that signal handlers raise while a process is being started, until the code that can
+end the process has recorded it.
 
-Python runs signal handlers in the main thread, between any two bytecode steps. Their exceptions (KeyboardInterrupt for
-Ctrl-C, any other for a program's alarm) propagate from that point. Between the fork and the line that records the
-process id, such an exception would lose the only trace of the process. During that time, a gate therefore replaces the
-handlers, and only records the signal. `elastic run` does not need the gate, because its handlers raise nothing.
+Python runs signal handlers in the main thread, between any two bytecode steps. An exception from a handler
+(KeyboardInterrupt for Ctrl-C, or any other, such as for a program's alarm) propagates from that point. If it were
+raised between the fork and the line that records the process id, the program would never learn the id and could not end
+the process. During that time, a gate therefore replaces the handlers, and only records the signal. `elastic run` does
+not need the gate, because its handlers raise nothing.
 
 Two other solutions have gaps. A signal that the main thread blocks goes to another thread, and Python still runs its
 handler in the main thread. A fork in a separate thread makes that thread the worker's parent, so a worker that has
@@ -31,12 +32,12 @@ _HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SI
 def interrupts_held() -> Iterator[None]:
     """Delay Python's handlers for SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGALRM until the end of the block. These
     signals ask a program to end or to stop its current work. Delaying other signals would have side effects: a handler
-    that C code installed above Python's (`faulthandler.register`) would be lost, and the flag of `signal.siginterrupt`
-    reset.
+    that C code has installed over Python's (`faulthandler.register`) would be lost, and the flag set with
+    `signal.siginterrupt` would be reset.
 
     Hold interrupts only briefly, because the program does not react to Ctrl-C in the meantime. In threads other than
-    the main one this does nothing, because no handler runs there. A child forked by another thread has the program's
-    handlers."""
+    the main one, this does nothing, because Python runs no handlers in them. A child that is forked by such a thread
+    keeps the program's handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -47,7 +48,7 @@ def interrupts_held() -> Iterator[None]:
             yield
         finally:
             _gate.open(hold)
-    finally:  # an interrupt may have cut the first `open` short; otherwise this does nothing
+    finally:  # an exception may have interrupted the first `open`; otherwise this does nothing
         _gate.open(hold)
 
 
@@ -67,24 +68,25 @@ def interrupts_allowed() -> Iterator[None]:
 
 
 def raise_noted() -> None:
-    """Raise again the signals that a child, forked inside `interrupts_held`, received before it set its own
-    handlers."""
+    """In a child that was forked inside `interrupts_held`, raise again the signals that it received before it set its
+    own handlers."""
     _gate.holds, noted, _gate.noted = [], _gate.noted, {}
     for signum in noted:
         signal.raise_signal(signum)
 
 
 class _Gate:
-    """Replaces the program's handlers. The gate records signals while there are holds. Otherwise it passes them on, so
-    that it does no harm if an interrupt has left it installed.
+    """Replaces the program's handlers. The gate records signals while interrupts are held. Otherwise, it passes them on
+    to the program's handlers, so that it does no harm if an exception has left it installed.
 
-    No signal falls through the gate, no matter when it arrives:
-    - The gate is closed before it replaces the first handler. A handler that is not yet replaced may raise, but nothing
-      has been started by then. It may also install another handler, so the gate keeps what `signal.signal` returns.
-    - When it opens, it first handles the recorded signals and passes new ones on, because a handler may be waiting for
-      another one's exception, such as a time limit that it has set. Then it restores the handlers, except those that
-      a handler has replaced.
-    - If an interrupt cuts the opening short, the exception propagates, and the gate is opened again."""
+    No signal is lost, no matter when it arrives:
+    - The gate is closed before it replaces the first handler. A handler that has not been replaced yet may raise an
+      exception, but no process has been started by then. It may also install another handler, so the gate keeps the
+      handlers that `signal.signal` returns.
+    - When it opens, it first handles the recorded signals and passes new signals on, because a handler may be waiting
+      for another handler's exception, such as that of a time limit that it has set. Then it restores all handlers
+      except those that one of the handlers has replaced.
+    - If an exception interrupts the opening, it propagates, and the gate is opened again."""
 
     def __init__(self) -> None:
         self.holds: list[object] = []
@@ -134,8 +136,8 @@ class _Gate:
                 signal.signal(signum, replaced)  # a handler has just run and installed this one
 
     def forked(self) -> None:
-        """Adjust the gate in a forked child. A child forked by the holding thread keeps holding until `raise_noted`,
-        because it must not run the program's handlers."""
+        """Adjust the gate in a forked child. A child that was forked by the thread that holds interrupts keeps holding
+        them until `raise_noted`, because it must not run the program's handlers."""
         self.noted.clear()  # the parent received these
         if self.thread != threading.get_ident():
             self.holds = []

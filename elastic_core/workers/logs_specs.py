@@ -1,8 +1,9 @@
-"""Log files that an object places. Programs use `LogsSpecs`, `DefaultLogsSpecs`, `LogsDest` and `Std`, named as in
-torch. Torchrun's plugins are entry points in the group `torchrun.logs_specs` (`--logs-specs NAME`).
+"""Log files whose paths are chosen by an object. Programs use `LogsSpecs`, `DefaultLogsSpecs`, `LogsDest` and `Std`,
+which have the same names as in torch. Torchrun's plugins are entry points in the group `torchrun.logs_specs`
+(`--logs-specs NAME`).
 
-The object only names the files; the agent writes them. The class in an entry point is called as torchrun calls it. It
-is torch's class or derives from it, so the agent imports torch when the user selects an entry point.
+The object only chooses the paths; the agent writes the files. The class in an entry point is called in the same way as
+by torchrun. It is torch's class or derives from it, so the agent imports torch when the user selects an entry point.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _TORCHS_MODULE = "torch.distributed.elastic.multiprocessing"
 
 
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
-    """Return the streams for each local rank. A rank that the map does not name has none."""
+    """Return the streams for each local rank. A rank that is not in the map has no streams."""
     if isinstance(val_or_map, Std):
         return dict.fromkeys(range(local_world_size), val_or_map)
     return {rank: val_or_map.get(rank, Std.NONE) for rank in range(local_world_size)}
@@ -54,7 +55,7 @@ class LogsDest:
 
 
 class LogsSpecs(abc.ABC):
-    """Chooses where the workers' output goes. Subclass it and define `reify`.
+    """Chooses where the workers' output goes. To use it, define a subclass with the method `reify`.
 
     Args:
         log_dir: the folder for all files (default: a new temporary one).
@@ -187,8 +188,8 @@ def load_placer(
 
 
 def installed_points(allowed: Collection[str] | None = None) -> dict[str, EntryPoint]:
-    """Return the group's entry points by name. Unless `allowed` is None, only those of the `allowed` distributions are
-    returned."""
+    """Return the group's entry points by name. Unless `allowed` is None, only the entry points of distributions in
+    `allowed` are returned."""
     from importlib.metadata import entry_points
 
     names = None if allowed is None else {normalised(name) for name in allowed}
@@ -200,7 +201,7 @@ def installed_points(allowed: Collection[str] | None = None) -> dict[str, EntryP
 
 
 def _as_torch(text: str) -> Any:
-    """Return the value as torch's type if the plugin has imported torch. Otherwise return the text."""
+    """Return the value as torch's type if the plugin has imported torch. Otherwise, return the string unchanged."""
     module = sys.modules.get(_TORCHS_MODULE)
     return module.Std.from_str(text) if module is not None else text
 
@@ -227,8 +228,8 @@ def _is_file(path: str) -> bool:
 
 
 def _broken(name: str, error: Exception) -> PluginError:
-    found = f"found {type(error).__name__}: {error}"
+    found = f"{type(error).__name__}: {error}"
     if not name:
-        return PluginError(Problem("logs_specs", f"expected `reify` to return the log files, but {found}"))
+        return PluginError(Problem("logs_specs", f"`reify` did not return the log files: {found}"))
     advice = f"repair that plugin or omit {_FLAG}"
-    return PluginError(Problem(_FLAG, f"expected {name!r} to return the log files, but {found}; {advice}"))
+    return PluginError(Problem(_FLAG, f"{name!r} did not return the log files: {found}; {advice}"))

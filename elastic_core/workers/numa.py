@@ -1,7 +1,7 @@
 """NUMA binding: a pure function chooses which processors a worker may run on, given a description of the machine.
 
-The four modes are torchrun's. If the description lacks something that a mode needs, workers are not bound, because a
-slow job is better than none."""
+The four modes are torchrun's. If the description lacks information that a mode needs, workers are not bound, because a
+slow job is better than no job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ MODES: tuple[Mode, ...] = ("node", "socket", "exclusive", "core-complex")
 
 
 def mode_of(options: Any) -> Mode | None:
-    """Return the mode, given torch's `NumaOptions` (its `affinity_mode`) or a mode's name. None means no binding.
+    """Return the mode that `options` selects: torch's `NumaOptions`, of which only `affinity_mode` is used, or a mode's
+    name. None means no binding.
 
     Raises:
         ConfigurationError: there is no such mode.
@@ -53,7 +54,8 @@ _NOWHERE = -1  # a NUMA node without processors
 
 @dataclass(frozen=True)
 class Machine:
-    """The processors that this process may use, and the NUMA node of each accelerator by the accelerator's index."""
+    """The processors that this process may use, and each accelerator's NUMA node, ordered by the accelerators'
+    indices."""
 
     cpus: tuple[Cpu, ...] = ()
     device_nodes: tuple[int, ...] = ()
@@ -69,8 +71,9 @@ class Machine:
         return nodes[local_rank * len(nodes) // max(workers, 1)]
 
     def seen_through(self, visible: str | None) -> Machine:
-        """Return the same machine with the device numbers of CUDA_VISIBLE_DEVICES. As in CUDA, the list ends at the
-        first index that does not exist. For a device that is not identified by an index, the NUMA node is unknown."""
+        """Return the same machine, with its devices numbered as CUDA_VISIBLE_DEVICES numbers them. As in CUDA, the list
+        of devices ends at the first index that does not exist. If a device is not identified by an index, its NUMA node
+        is unknown."""
         if visible is None or not self.device_nodes:
             return self
         nodes: list[int] = []
@@ -100,15 +103,16 @@ def choose(mode: Mode, machine: Machine, local_rank: int, workers: int) -> Cpus:
 
 
 def _share(own: list[Cpu], place: int, sharers: int) -> Cpus:
-    """Return one worker's whole physical cores. They are divided as evenly as possible, and workers do not share
-    cores."""
+    """Return one worker's share of the processors: whole physical cores, divided as evenly as possible. Workers do not
+    share cores."""
     cores = sorted({cpu.core for cpu in own})
     mine = set(cores[place * len(cores) // sharers : (place + 1) * len(cores) // sharers])
     return frozenset(cpu.number for cpu in own if cpu.core in mine)
 
 
 def _cache_group(own: list[Cpu], place: int) -> Cpus:
-    """Return the processors that share one last-level cache. Workers take turns, starting with the largest groups."""
+    """Return the processors that share one last-level cache. Such groups are assigned to the workers in turn, starting
+    with the largest group."""
     groups: dict[int, list[int]] = {}
     for cpu in own:
         groups.setdefault(cpu.cache, []).append(cpu.number)
@@ -136,8 +140,8 @@ NO_BINDING = Binding()
 
 
 def bind(cpus: Cpus | set[int]) -> None:
-    """Restrict this thread, and everything that it starts, to these processors. An empty set changes nothing. Errors
-    are ignored, because the system may take processors away at any time."""
+    """Restrict this thread, and all threads and processes that it starts, to these processors. An empty set changes
+    nothing. Errors are ignored, because the system may take processors away at any time."""
     if cpus:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, cpus)
@@ -145,7 +149,7 @@ def bind(cpus: Cpus | set[int]) -> None:
 
 @contextlib.contextmanager
 def bound_to_cpus(cpus: Cpus) -> Iterator[None]:
-    """Restrict the children that this thread starts inside the context to these processors (see `bind`)."""
+    """Restrict the child processes that this thread starts inside the context to these processors (see `bind`)."""
     if not cpus:
         yield
         return
@@ -177,8 +181,8 @@ def _read_cpu(number: int, sys_root: Path) -> Cpu | None:
 
 
 def _read_device_nodes(sys_root: Path, proc_root: Path) -> tuple[int, ...]:
-    """Return the NUMA nodes of NVIDIA devices by bus address. The driver and CUDA_DEVICE_ORDER=PCI_BUS_ID use the same
-    order."""
+    """Return the NUMA nodes of NVIDIA devices, ordered by the devices' bus addresses. The driver uses the same order,
+    and so does CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID."""
     addresses = sorted(folder.name.lower() for folder in proc_root.glob("driver/nvidia/gpus/*"))
     nodes = (_read_int(sys_root / "bus/pci/devices" / address / "numa_node") for address in addresses)
     return tuple(max(node or 0, 0) for node in nodes)  # a machine with one node reports -1

@@ -1,7 +1,7 @@
 """The output of one round: the workers' pipes and log files, and the pump that forwards their output line by line.
 
-The pump is a separate thread, because a console that blocks (a paused terminal, a full pipe) must hold up the workers
-that write to it, as it would without an agent, but never the agent itself."""
+The pump is a separate thread. If the console blocks (a paused terminal, a full pipe), it must hold up the workers that
+write to it, as it would without an agent, but it must never hold up the agent itself."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from elastic_core.workers.streams import OutputPolicy, Placement
 
 _CHUNK = 64 * 1024
-_LARGEST_PIPE = 1024 * 1024  # bytes; the most that one pipe can hold unless root raises the limit
+_LARGEST_PIPE = 1024 * 1024  # bytes; the largest capacity of a pipe unless root raises the limit
 _UNFINISHED_LINE_AFTER: Duration = 0.1  # seconds without output after which an unfinished line is shown
-_LAST_MOMENT: Duration = 1.0  # seconds that `finish` grants a pump that is about to end
+_LAST_MOMENT: Duration = 1.0  # seconds for which `finish` waits for a pump that is about to end
 
 
 class OutputPump:
-    """A thread that moves output from pipes to their channels, and closes both. `channels` maps pipes' read ends to
-    channels.
+    """A thread that moves output from pipes to their channels, and finally closes both. `channels` maps the pipes' read
+    ends to channels.
 
-    Call `start`, then `end` when all writers have ended, and `finish` when `done` is readable or too much time has
+    Call `start` first, `end` when all writers have ended, and `finish` when `done` is readable or too much time has
     passed. `busy` is true while output is being written to the console or a file, and stays true if that write
     blocks."""
 
@@ -64,8 +64,8 @@ class OutputPump:
         self._thread.start()
 
     def catch_up(self, patience: Duration) -> bool:
-        """Wait up to `patience` seconds until everything that is now in the pipes has been moved. Returns whether it
-        has."""
+        """Wait for up to `patience` seconds until everything that is now in the pipes has been moved. Returns whether
+        everything has been moved."""
         if self._ending or not self._thread.is_alive():
             return True
         caught_up = threading.Event()
@@ -77,7 +77,8 @@ class OutputPump:
         return caught_up.wait(patience)
 
     def end(self) -> None:
-        """Drain what is in the pipes now, then stop, because no workers are left to write more. Idempotent."""
+        """Make the pump move the output that is left in the pipes and then stop. Call this when no workers are left.
+        Idempotent."""
         if not self._ending:
             self._ending = True
             os.close(self._wake_writer)
@@ -85,17 +86,17 @@ class OutputPump:
     def finish(self) -> bool:
         """Release the pump, or abandon it if the console blocks it. Call it once, after `end`. Returns whether all
         output has been delivered or left to a background `cat` (see `_hand_over`)."""
-        if self._thread.ident is None:  # it could not be started
+        if self._thread.ident is None:  # the thread could not be started
             self._run()
         else:
             self._thread.join(_LAST_MOMENT)
-        # Whether the thread is alive does not matter: on a slow machine, it may not have completed its very last step.
+        # Do not check whether the thread is alive: on a slow machine, it may not have completed its very last step.
         delivered = wait_readable(self.done, 0)
         os.close(self.done)
         return delivered
 
     def owned(self) -> list[int]:
-        """Return the open descriptors of the pump that no process other than the agent may hold."""
+        """Return the pump's open descriptors, which no process other than the agent may hold."""
         return [*self._channels, self._wake_reader, self._done_writer]
 
     def _run(self) -> None:
@@ -105,11 +106,11 @@ class OutputPump:
             self._drain(fd)
         self._selector.close()
         os.close(self._wake_reader)
-        self._answer()  # after the close, so that later requests fail instead of waiting for an answer
+        self._answer()  # after the close, so that later requests fail instead of waiting forever
         os.close(self._done_writer)
 
     def _turn(self) -> bool:
-        """Wait once and handle what arrived. Returns false if the pump has to end."""
+        """Wait once, and handle what has arrived. Returns false if the pump has to end."""
         waiting = any(channel.unfinished for channel in self._channels.values())
         ready = self._selector.select(_UNFINISHED_LINE_AFTER if waiting else None)
         if not ready:
@@ -147,7 +148,8 @@ class OutputPump:
         return len(data)
 
     def _drain(self, fd: int) -> None:
-        """Move what the workers left behind. A process outside their sessions may still have the stream open."""
+        """Move the output that the workers left in the pipe. A process outside their sessions may still have the stream
+        open."""
         if self._take_what_is_there(fd):
             self._hand_over(fd)
             self._end(fd)
@@ -169,7 +171,8 @@ class OutputPump:
                 get_logger().warning("output lost", reason=reason)
 
     def _take_what_is_there(self, fd: int) -> bool:
-        """Drain what is in the pipe now, even if writers keep adding to it. Returns false at the end of the stream."""
+        """Move the output that is in the pipe now, even if writers keep adding to it. Returns false at the end of the
+        stream."""
         left = _LARGEST_PIPE
         while left > 0 and wait_readable(fd, 0):
             moved = self._read(fd)
@@ -201,8 +204,8 @@ class OutputPump:
 
 
 class RoundOutput:
-    """The output of one round. Create it before the workers start, give each worker the descriptors from `stdio`, call
-    `begin` after all have started, and call `finish` at the end. `pump` moves the output.
+    """The output of one round. Create the object before the workers start, give each worker the descriptors from
+    `stdio`, call `begin` after all workers have started, and call `finish` at the end. `pump` moves the output.
 
     Raises ConfigurationError if a log file cannot be opened or a limit on open files is reached.
     """
@@ -241,8 +244,8 @@ class RoundOutput:
         return self._ends.get((local_rank, Stream.OUT)), self._ends.get((local_rank, Stream.ERR))
 
     def begin(self) -> None:
-        """Start the pump. Before that, close our copies of the write ends, now that all workers have theirs, so that
-        each stream ends with its last writer."""
+        """Start the pump. All workers have their copies of the write ends by now, so close ours first. Each stream then
+        ends when its last writer ends."""
         self._close_write_ends()
         self.pump.start()
 
@@ -253,11 +256,12 @@ class RoundOutput:
         return self.pump.done
 
     def delivered(self) -> int:
-        """Return the bytes read plus the bytes written to the console so far. The sum grows as long as output moves."""
+        """Return the number of bytes read plus the number of bytes written to the console so far. The sum grows for as
+        long as output moves."""
         return self.pump.moved + sum(console.written for console in self._consoles.values())
 
     def finish(self) -> bool:
-        """Release everything except the workers' files. Returns what `OutputPump.finish` returns."""
+        """Release everything except the workers' files. Returns the result of `OutputPump.finish`."""
         self._close_write_ends()
         self.pump.end()
         delivered = self.pump.finish()
@@ -272,7 +276,7 @@ class RoundOutput:
         self._sources.clear()
 
     def tail(self, local_rank: int) -> tuple[str, ...]:
-        """Return the worker's last lines of stderr. They are complete after `finish`."""
+        """Return the last lines of the worker's stderr, which are complete once `finish` has returned."""
         return self._sources[local_rank, Stream.ERR].tail()
 
     def files(self, local_rank: int) -> tuple[Path, ...]:
@@ -292,9 +296,10 @@ class RoundOutput:
         return sum(source.written for source in self._streams(local_rank))
 
     def drop(self) -> None:
-        """Close all of this round's descriptors in a forked child. A worker has its own copies by then, and none of
-        these may outlive the other workers or the agent. The pump keeps running while other threads fork, so a
-        descriptor may have been closed in the meantime and its number reused for another file."""
+        """Close all of this round's descriptors in a forked child. If the child is a worker, it has its own copies by
+        then. These descriptors must not stay open in the child after the other workers or the agent have ended. The
+        pump keeps running while other threads fork, so a descriptor may have been closed in the meantime and its number
+        reused for another file."""
         for fd in self._owned():
             with contextlib.suppress(OSError):
                 if _identity(fd) in self._pipes:
@@ -346,14 +351,14 @@ def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
 
 
 def _identity(fd: int) -> tuple[int, int]:
-    """Return the kernel's identity of a pipe or file, which both ends of a pipe share."""
+    """Return the kernel's identifier of a pipe or file. It is the same for both ends of a pipe."""
     status = os.fstat(fd)
     return status.st_dev, status.st_ino
 
 
 def unwritable(error: OSError, log_dir: bool) -> ConfigurationError:
-    """Return the error for a file or folder that cannot be created. `log_dir` is whether the user chose the folder;
-    otherwise it is a temporary one."""
+    """Return the error for a file or folder that cannot be created. `log_dir` states whether the user chose the folder;
+    otherwise, it is a temporary folder."""
     return ConfigurationError(
         Problem(
             "--log-dir" if log_dir else "TMPDIR",
@@ -378,8 +383,8 @@ def make_folder(folder: Path, latest: Path | None) -> None:
 
 
 def _point(link: Path, folder: Path) -> None:
-    """Replace the link in one step, so that it always leads to a folder. If the file system has no links or a folder
-    already has that name, the job runs without the link."""
+    """Replace the link in one step, so that it always points to a folder. If the file system does not support links, or
+    if there is already a folder with the link's name, the job runs without the link."""
     fresh = link.with_name(f".{link.name}.{secrets.token_hex(8)}")  # other nodes may share the folder
     try:
         fresh.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)

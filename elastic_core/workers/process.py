@@ -1,5 +1,5 @@
-"""One worker's process: its environment, how a command starts (for functions, see `functions`), how the agent notices
-that the worker has ended, and which limit prevented a worker from starting.
+"""One worker's process: its environment, how its command is started (for functions, see `functions`), how the agent
+notices that the worker has ended, and which limit has prevented a worker from starting.
 
 A sentinel is a file descriptor that becomes readable when a process has ended, so the agent need not poll."""
 
@@ -32,7 +32,8 @@ FileLimit = tuple[int, int]
 _MOST_FILES = 1 << 16  # more than any job needs; a higher limit slows programs that iterate over all descriptors
 
 REAPED_BY_OTHERS = 256
-"""The exit code reported for a child that another part of the program waited for. No process can exit with it."""
+"""The exit code that is reported for a child if another part of the program has waited for it. No process can exit with
+this code."""
 
 
 EnvironmentMaker = Callable[["RoundPlan", "WorkerRanks", Mapping[str, str], str], dict[str, str]]
@@ -41,8 +42,8 @@ EnvironmentMaker = Callable[["RoundPlan", "WorkerRanks", Mapping[str, str], str]
 
 @dataclass(frozen=True)
 class EnvironmentPolicy:
-    """The user's choices for the workers' environment. `faulthandler` is whether workers can be asked for their
-    stacks."""
+    """The user's choices for the workers' environment. `faulthandler` states whether it must be possible to ask the
+    workers for their stacks."""
 
     virtual_local_rank: bool = False
     faulthandler: bool = False
@@ -50,9 +51,9 @@ class EnvironmentPolicy:
     def __call__(
         self, plan: RoundPlan, ranks: WorkerRanks, parent: Mapping[str, str], error_file: str
     ) -> dict[str, str]:
-        """Return all variables for one worker: the parent's, overridden by those from plugins, overridden by the
-        agent's. The agent's defaults (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING, PYTHONFAULTHANDLER) override
-        nothing."""
+        """Return all variables for one worker. Variables from plugins override the parent's, and the agent's override
+        both. The agent's defaults (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING, PYTHONFAULTHANDLER) do not
+        override anything."""
         given = {**parent, **plan.contributed}
         variables = {**given, **_ours(plan, ranks, given, error_file)}
         if self.faulthandler:
@@ -84,7 +85,7 @@ def _ours(plan: RoundPlan, ranks: WorkerRanks, given: Mapping[str, str], error_f
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": given.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
     if len(plan.ranks) > 1 and "OMP_NUM_THREADS" not in given:
-        variables["OMP_NUM_THREADS"] = "1"  # several workers with a thread per core each would compete for the cores
+        variables["OMP_NUM_THREADS"] = "1"  # several workers with one thread per core each would compete for the cores
     return variables
 
 
@@ -152,7 +153,7 @@ class _CommandChild:
 
 @dataclass
 class WorkerProcess:
-    """A worker that has just been started. `start` (clock ticks since boot) and the process id together identify the
+    """A worker that has just been started. Together, `start` (clock ticks since boot) and the process id identify the
     process. `sentinel` becomes readable once the worker has ended. It is -1 before `watch` and after `reap` or
     `release`."""
 
@@ -194,7 +195,8 @@ class WorkerProcess:
 
 def reap_child(pid: int) -> int | None:
     """Return the exit code of a child, or None while it is running. If the host program waits for all children
-    (`waitpid(-1)`), the code may be lost. `subprocess` would then report success, and `multiprocessing` nothing."""
+    (`waitpid(-1)`), the code may be lost. In that case, `subprocess` would report success, and `multiprocessing` would
+    report nothing."""
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -203,8 +205,8 @@ def reap_child(pid: int) -> int | None:
 
 
 def make_exits_visible() -> None:
-    """Undo an inherited SIG_IGN for SIGCHLD. It makes the kernel discard exit codes, so that every failure would look
-    like a success. Workers inherit the change. Raises ConfigurationError outside the main thread."""
+    """Undo an inherited SIG_IGN for SIGCHLD. This setting makes the kernel discard exit codes, so every failure would
+    look like a success. Workers inherit the change. Raises ConfigurationError outside the main thread."""
     if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
         return
     try:
@@ -229,12 +231,12 @@ def pidfd_sentinel(pid: int) -> int:
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
-        return thread_sentinel(pid)  # it has ended and been reaped by other code: readable immediately
+        return thread_sentinel(pid)  # it has ended and has been reaped by other code, so this is readable immediately
 
 
 def thread_sentinel(pid: int) -> int:
-    """Open a sentinel like `pidfd_sentinel`, but only for a child. A thread waits for the child without reaping it.
-    Raises RuntimeError if no thread can be started."""
+    """Open a sentinel like that of `pidfd_sentinel`, but only for a child. A thread waits for the child without reaping
+    it. Raises RuntimeError if no thread can be started."""
     readable, writable = os.pipe()
 
     def wait() -> None:
@@ -276,8 +278,8 @@ def best_sentinel() -> OpenSentinel:
 
 @contextlib.contextmanager
 def more_files() -> Iterator[FileLimit]:
-    """Let this process open as many files as its hard limit allows inside this context, because each worker needs some.
-    Yields the previous limit, which the workers get."""
+    """Inside this context, let this process open as many files as its hard limit allows, because each worker needs
+    some. Yields the previous limit, which the workers get."""
     before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft == resource.RLIM_INFINITY or soft >= enough:
@@ -297,8 +299,8 @@ def limit_files(pid: int, limit: FileLimit) -> None:
 
 
 _REMEDIES = {
-    errno.EMFILE: "this process has too many files open: raise `ulimit -n` or start fewer workers",
-    errno.ENFILE: "the machine has too many files open: raise the sysctl fs.file-max",
+    errno.EMFILE: "this process has too many open files: raise `ulimit -n` or start fewer workers",
+    errno.ENFILE: "the machine has too many open files: raise the sysctl fs.file-max",
     errno.EAGAIN: "too many processes: raise `ulimit -u` or the limit of the control group",
     errno.ENOMEM: "the machine is short of memory: start fewer workers",
     errno.E2BIG: "its arguments and environment together are too long",

@@ -3,16 +3,16 @@ agent dies.
 
 Every worker leads its own session. A process belongs to a worker if it is in the worker's session and did not start
 before the worker, whatever its parent is now. Processes are never found by name. A process that created its own session
-(a daemon) has left on purpose and is not touched. Neither is an unrelated process that got the process id of a worker
-that has ended. A worker that has not yet created its session (a function's interpreter boots first) is identified by
-its process id and start alone.
+(a daemon) has left on purpose, so it is never signaled. The same is true for an unrelated process that got the process
+id of a worker that has ended. A worker that has not yet created its session (a function's interpreter boots first) is
+identified by its process id and start alone.
 
 Processes are read from /proc. If /proc is missing or belongs to another PID namespace, only the leaders and the process
-groups that they created can be found. psutil cannot help: it reads the same files, the guardian runs without installed
-packages, and the start time that psutil computes changes with the clock.
+groups that they created can be found. psutil would not help: it reads the same files, the guardian runs without
+installed packages, and the start time that psutil computes changes when the clock is set.
 
-`HelperProcess` runs this file as the guardian. The program needs only the standard library, so that it starts in
-milliseconds, and leads its own session, so that a signal to the agent's session does not reach it."""
+`HelperProcess` runs this file as the guardian. The guardian needs only the standard library, so that it starts within
+milliseconds. It leads its own session, so that a signal to the agent's session does not reach it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _PROC = "/proc"
 UNKNOWN = -1  # replaces a start that cannot be read
 _ENDED = "ZX"
-_PASSES = 100  # SIGKILL passes in `end`: enough for a fork storm, and a process that will not die cannot block it
+_PASSES = 100  # SIGKILL passes in `end`: enough for a fork storm, and limited because some process may not die
 _HELPERS_GRACE_S = 2.0
 _PAUSE_MS = 10  # between passes: the kernel needs time to remove a large process
 
@@ -55,12 +55,12 @@ class ProcessStat(NamedTuple):
 
 
 class ProcTable:
-    """The kernel's process table, read from /proc. It holds a spare descriptor, and closes that to read the table when
-    the process has no other descriptors left. Otherwise the agent could not see or kill the workers that are still
-    running."""
+    """The kernel's process table, read from /proc. It keeps a spare descriptor open. When the process has no other
+    descriptors left, it closes the spare one to be able to read the table. Otherwise the agent could not see or kill
+    the workers that are still running."""
 
     def __init__(self) -> None:
-        self._spare: list[int] = []  # the thread that pops the descriptor closes it, so it is closed once
+        self._spare: list[int] = []  # the thread that pops the descriptor closes it, so it is closed only once
         self._hold()
 
     def pids(self) -> Iterable[int]:
@@ -72,7 +72,7 @@ class ProcTable:
             text = self._read(lambda: _content(f"{_PROC}/{pid}/stat"))
         except OSError:
             return None
-        fields = text[text.rindex(b")") + 2 :].split()  # the name before it may contain spaces and parentheses
+        fields = text[text.rindex(b")") + 2 :].split()  # the name before the `)` may contain spaces and parentheses
         group, session, threads, start = (int(fields[index]) for index in (2, 3, 17, 19))
         return ProcessStat(pid, fields[0].decode(), group, session, threads, start)
 
@@ -102,8 +102,8 @@ def _content(path: str, most: int = -1) -> bytes:
 
 
 class ProcessIds:
-    """A substitute for /proc. It finds a process by its id or, once the process has ended, by the process group that it
-    created."""
+    """A substitute for /proc. It looks up a process by its id or, if the process has ended, by the process group that
+    the process created."""
 
     def pids(self) -> Iterable[int]:
         """Return nothing, because processes can be looked up only by their ids."""
@@ -140,21 +140,21 @@ def start_of(pid: int) -> int:
 
 
 def members(leaders: dict[int, int]) -> list[ProcessStat]:
-    """Return the live processes in the sessions of `leaders` (process id -> start), including the leaders
-    themselves."""
+    """Return the live processes in the sessions of `leaders`, which maps process ids to starts. The leaders themselves
+    are included."""
     table = best_table()
     found = [table.stat(pid) for pid in {*leaders, *table.pids()}]
     stats = [stat for stat in found if stat]
     own = dict(leaders)
     for stat in stats:
         if stat.pid in leaders and not _is(stat, leaders[stat.pid]):
-            del own[stat.pid]  # the kernel has reused the id, so the session with that number is not the worker's
+            del own[stat.pid]  # the kernel has reused the id, so the session with this id is not the worker's
     return [stat for stat in stats if not stat.ended and _belongs(stat, own)]
 
 
 def leader_of(pid: int, leaders: dict[int, int]) -> int | None:
-    """Return the leader among `leaders` whose session this live process belongs to, possibly the process itself.
-    Returns None if there is none."""
+    """Return the leader, among `leaders`, of the session that this live process belongs to. The leader may be the
+    process itself. Returns None if there is no such leader."""
     table = best_table()
     stat = table.stat(pid)
     if stat is None or stat.ended:
@@ -215,9 +215,9 @@ def group_exists(leader: int) -> bool:
 
 
 def send_all(leaders: dict[int, int], signum: int) -> None:
-    """Send the signal to the sessions of `leaders`. Whole process groups come first, so that no process escapes by
-    forking. Processes in other groups, or in a group whose leader has ended, come next; finding them takes long if many
-    processes are running."""
+    """Send the signal to the sessions of `leaders`. Whole process groups are signaled first, so that no process escapes
+    by forking. Processes in other groups, or in a group whose leader has ended, come next; it takes long to find them
+    if many processes are running."""
     table = best_table()
     # A leader that has not created its group yet is still in the agent's.
     found = [(table.stat(leader), start) for leader, start in leaders.items()]
@@ -235,7 +235,7 @@ def send_all(leaders: dict[int, int], signum: int) -> None:
 
 def kill_all_but_helpers(leaders: dict[int, int]) -> bool:
     """Send SIGKILL to the sessions of `leaders`, but spare helpers (see `WorkerProcesses.kill_workers`). Returns
-    whether there are helpers. Without /proc, none are found."""
+    whether there are helpers. Without /proc, no helpers are found."""
     living = members(leaders)
     helpers = {stat.pid for stat in living if stat.pid not in leaders and _is_deaf(stat.pid)}
     served = {stat.session for stat in living if stat.pid in helpers}
@@ -283,8 +283,8 @@ def link_of(fd: int) -> str:
 
 
 def holders(link: str) -> dict[int, int]:
-    """Return the processes that have a descriptor open for this link (process id -> start). Without /proc, none are
-    found."""
+    """Return the processes that have a descriptor open for this link, as a map from process ids to starts. Without
+    /proc, no processes are found."""
     return {pid: start_of(pid) for pid in best_table().pids() if link in _links_of(pid)}
 
 
@@ -313,9 +313,9 @@ def guard(orders: IO[str], held: Iterable[int] = ()) -> None:
     `expect LINK` (a worker is about to start and will hold this link), `watch PID START` (that worker has started),
     `forget PID`, and `scratch PATH` (a folder to remove).
 
-    The lines end when the agent closes the pipe or dies for any reason. A worker that is just being started then holds
-    no copy of the pipe, but has its mark. Once no workers are left, the descriptors in `held` are closed, which shows
-    other nodes that the agent has ended."""
+    The lines end when the agent closes the pipe or dies for any reason. A worker that is being started at that moment
+    does not hold a copy of the pipe, but it holds the descriptor behind the expected link. Once no workers are left,
+    the descriptors in `held` are closed, which shows other nodes that the agent has ended."""
     leaders: dict[int, int] = {}
     scratch: list[str] = []
     expected = ""

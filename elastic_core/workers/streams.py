@@ -1,10 +1,10 @@
 """The destination of each worker's output streams, planned by a pure function before the round starts.
 
-If a stream goes only to a file, the worker writes that file directly. Any other stderr passes through the agent, so
-that failure reports can show its last lines. So does stdout if there are several workers, whose lines must stay whole,
-or if the user wants prefixes, filters or hang detection. Otherwise, a single worker has the agent's own stdout, which
-may be a terminal. On a terminal, the lines of several workers begin with the rank. In a file or a pipe, the lines are
-unchanged unless `--tee` adds a prefix."""
+If a stream goes only to a file, the worker writes that file directly. Otherwise, stderr passes through the agent, so
+that failure reports can show its last lines. Stdout also passes through the agent if there are several workers, whose
+lines must stay whole, or if the user wants prefixes, filters or hang detection. In all other cases, the worker writes
+directly to the agent's own stdout, which may be a terminal. On a terminal, the lines of several workers begin with the
+rank. In a file or a pipe, the lines are unchanged unless `--tee` adds a prefix."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ StreamChoice = Callable[[int], int]
 @dataclass(frozen=True)
 class Placement:
     """The paths of one round's files, by local rank and stream, if a `logs_specs` object chose them. A stream without a
-    file goes to the console, and one in `teed` goes to both. `filtered` contains the files for all workers' filtered
-    lines, if the object names them."""
+    file goes to the console, and a stream in `teed` goes to both its file and the console. `filtered` contains the
+    files for all workers' filtered lines, if the object chooses any."""
 
     files: Mapping[tuple[int, Stream], str] = field(default_factory=dict)
     teed: frozenset[tuple[int, Stream]] = frozenset()
@@ -53,7 +53,7 @@ class Placement:
 
 
 Placer = Callable[[dict[int, dict[str, str]]], Placement]
-"""Called once per round with the workers' environments by local rank, to which it may add variables."""
+"""Called once per round with the workers' environments by local rank. It may add variables to these environments."""
 
 
 def _nothing(local_rank: int) -> int:
@@ -65,11 +65,12 @@ class OutputPolicy:
     """The user's choices for output.
 
     Args:
-        ranks_filter: the local ranks whose output is shown on the console; empty for all.
+        ranks_filter: the local ranks whose output is shown on the console; if empty, that of all workers is shown.
         prefix_template: the prefix of `tee` lines, for all workers or by local rank (default: DEFAULT_PREFIX, and
             TERMINAL_PREFIX for other lines on a terminal).
         terminals: those of this process's streams that are terminals.
-        watched: whether output is a sign of progress, so that every stream must pass through the agent or go to a file.
+        watched: whether output is used as a sign of progress. If so, every stream must pass through the agent or go to
+            a file.
     """
 
     redirects: StreamChoice = _nothing
@@ -145,7 +146,7 @@ def _as_bytes(text: str) -> bytes:
 
 
 def line_prefix(template: str | Mapping[int, str], ranks: WorkerRanks, plan: RoundPlan) -> bytes:
-    """Return the prefix for a worker's lines. The template may use the names below."""
+    """Return the prefix for a worker's lines. The template may contain the names below."""
     names = {
         "role_name": plan.role,
         "local_rank": ranks.local,
@@ -160,6 +161,7 @@ def line_prefix(template: str | Mapping[int, str], ranks: WorkerRanks, plan: Rou
 
 
 def round_folder(log_dir: Path, plan: RoundPlan) -> Path:
-    """Return `<log-dir>/<run-id>/round-<n>`. A run id that would lead out of the log folder is made a valid name."""
+    """Return `<log-dir>/<run-id>/round-<n>`. A run id that would point outside the log folder is converted to a valid
+    name."""
     name = plan.run_id.replace("/", "_")
     return log_dir / (name if name.strip(".") else name.replace(".", "_")) / f"round-{plan.round}"

@@ -136,7 +136,7 @@ def test_stack_has_all_threads_with_the_main_one_first(hang, python, tmp_path):
             ANSWER,
         ),
         ("signal.signal(signal.SIGABRT, lambda *_: os._exit(3))", "it died of SIGABRT, but no stack reached", LONG),
-        ("os.dup2(os.open(os.devnull, os.O_WRONLY), 2)", "stderr, which it may have redirected", LONG),
+        ("os.dup2(os.open(os.devnull, os.O_WRONLY), 2)", "stderr, perhaps because it has redirected stderr", LONG),
     ],
     ids=["ignored", "blocked", "handled", "stderr elsewhere"],
 )
