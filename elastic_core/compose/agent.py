@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AgentParts:
-    """The parts of an agent, except its handler. They do nothing until the agent runs."""
+    """The parts of an agent, except its rendezvous handler. They do nothing until the agent runs."""
 
     processes: LocalWorkers
     observer: Observer
@@ -84,12 +84,14 @@ def composed(
     logs_specs: LogsSpecs | None = None,
     health_check_server: HealthCheckServer | None = None,
 ) -> Iterator[ProcessAgent]:
-    """Yield an agent that is ready to run. On exit, its objects are stopped in reverse order, the health endpoint last.
+    """Yield an agent that is ready to run. On exit, its objects are stopped in reverse order, and the health endpoint
+    is stopped last.
 
-    `logs_specs` overrides the settings for log files, and `health_check_server` those for the health endpoint.
+    `logs_specs` overrides the settings for log files, and `health_check_server` overrides the settings for the health
+    endpoint.
 
     Raises:
-        ConfigurationError: an object cannot be built; those built so far have been stopped.
+        ConfigurationError: an object cannot be built; the objects built before it have been stopped.
     """
     settings = plan.settings
     local_world_size = count_workers(settings.nproc_per_node)
@@ -133,8 +135,8 @@ def composed(
 
 @contextlib.contextmanager
 def answering(plan: Plan, board: StatusBoard, given: HealthCheckServer | None) -> Iterator[None]:
-    """Run the configured health endpoint while the context is open. A `given` server, which the caller has started,
-    replaces the endpoint and is stopped at the end."""
+    """Run the configured health endpoint while the context is open. If there is a `given` server, which the caller has
+    already started, it is used instead of the endpoint and is stopped at the end."""
     with contextlib.ExitStack() as stack:
         if given is not None:
             stack.callback(_end, "health endpoint failed", "health check server", given.stop)
@@ -198,7 +200,7 @@ def _node(settings: Settings, local_world_size: int) -> Node:
 
 
 def _rank(handler: RendezvousHandler, plan: Plan) -> None:
-    """Apply the rank policy if the job may have several nodes."""
+    """Apply the rank policy if the job can have several nodes."""
     record, settings = plan.rank_policy.record, plan.settings
     if record.name == SPECS["rank_policy"].default or settings.nnodes.max == 1:
         return
@@ -239,8 +241,8 @@ def _start_health(plan: Plan, board: StatusBoard, stack: contextlib.ExitStack) -
 
 
 def _contributor(manager: PluginManager, watchdog: Watchdog | None, contexts: Contexts) -> EnvironmentContributor:
-    """Return a function that contributes the variables of plugins and of the watchdog. The watchdog's are known only
-    after it has started."""
+    """Return a function that contributes the environment variables of plugins and of the watchdog. The watchdog's
+    variables are known only after it has started."""
 
     def contribute(plan: RoundPlan) -> dict[str, str]:
         own = watchdog.worker_environment() if watchdog else {}

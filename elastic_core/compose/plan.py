@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import Starter, Work
 
 _ALONE = "local"  # the backend of single-node jobs
-_HEALTH_TIMEOUT = 30.0  # seconds without an iteration of the agent's loop after which it is reported as stuck
+_HEALTH_TIMEOUT = 30.0  # seconds without an iteration of its loop after which the agent is reported as stuck
 _HELPED = (ElasticError, OSError)  # a plugin's errors that are shown without naming the plugin: they contain advice
 
 
 def selections(settings: Settings, origins: Mapping[str, str]) -> Iterator[Selection]:
-    """Yield the settings' selections, one for each kind of record in use."""
+    """Yield the records that the settings select, as one `Selection` for each kind of record in use."""
 
     def place(setting: str) -> str:
         origin = origins.get(setting, DEFAULT)
@@ -74,9 +74,8 @@ class Plan:
 
     Attributes:
         settings: every setting, typed and resolved.
-        manager: the plugins.
-        backend, rank_policy: the selected records; there is always one of each.
-        watchdog, health, starter: None if the settings select none.
+        manager: the plugins. backend, rank_policy: the selected records, which are always set.
+        watchdog, health, starter: the selected records, or None where the settings do not select one.
         added: the values of the options that plugins added.
     """
 
@@ -103,8 +102,8 @@ class Plan:
         return not_needed(self.backend.record.options, self.settings.rdzv_conf)
 
     def handler(self, node: Node) -> RendezvousHandler:
-        """Create this node's handler, which connects when the node joins. Raises ConfigurationError if a secret is set
-        that the handler does not use."""
+        """Create this node's rendezvous handler, which connects only when the node joins. Raises ConfigurationError if
+        a secret is configured and the handler does not use it."""
         settings, config = self.settings, self.backend.options
         made = self.backend.record.factory(
             self._context(self.backend),
@@ -124,7 +123,7 @@ class Plan:
         return made
 
     def start_with(self, work: Work) -> Starter:
-        """Create the worker starter: the selected one, or else the default for this kind of work.
+        """Create the worker starter: the selected one or, if none is selected, the default for this kind of work.
 
         Raises:
             ConfigurationError: the starter does not exist, cannot run this kind of work, or would fork the agent
@@ -145,7 +144,8 @@ class Plan:
         return cast("Starter", _named(made, ("start", "result"), asked, _HELPED))
 
     def explained_starter(self, work: Work) -> Mapping[str, Any]:
-        """Return what the selected worker starter reports for `elastic explain`; empty if it has no `explain`."""
+        """Return the facts that the selected worker starter reports for `elastic explain`. The mapping is empty if the
+        starter has no `explain`."""
         if self.starter is None or self.starter.record.explain is None:
             return {}
         found = self.starter.record.explain(self._context(self.starter), work)
@@ -153,19 +153,19 @@ class Plan:
             plain: dict[str, Any] = json.loads(json.dumps(dict(found), default=str))
         except (TypeError, ValueError) as error:
             name = self.starter.record.name
-            message = f"expected a mapping of JSON values from the worker starter {name!r}'s explain, found {found!r}"
+            message = f"`explain` of the worker starter {name!r} must return JSON values by name, but returned {found!r}"
             raise PluginError(Problem("--worker-starter", message)) from error
         return plain
 
     def made_watchdog(self) -> Watchdog | None:
-        """Create the watchdog without starting it. Returns None if none is selected."""
+        """Create the watchdog without starting it. Returns None if no watchdog is selected."""
         if self.watchdog is None:
             return None
         made = self.watchdog.record.factory(self._context(self.watchdog))
         return cast("Watchdog", _named(made, ("start", "worker_environment", "scratch"), self.watchdog))
 
     def made_health_endpoint(self, view: AgentView) -> HealthCheckServer | None:
-        """Create the health endpoint without starting it. Returns None if none is selected."""
+        """Create the health endpoint without starting it. Returns None if no endpoint is selected."""
         if self.health is None:
             return None
         port = self.settings.health_port or 0
@@ -237,8 +237,8 @@ def problems_of(
 
 
 def without_missing(settings: Settings, manager: PluginManager, origins: Mapping[str, str]) -> Settings:
-    """Return the settings without a watchdog or health endpoint that one of torchrun's variables selects but that is
-    not installed. The job runs without it, as under torchrun, and a warning names the package to install."""
+    """Remove the watchdog or the health endpoint from the settings if one of torchrun's variables selects it but it is
+    not installed. The job then runs without it, as under torchrun, and a warning names the package to install."""
     asked: dict[str, type[Record]] = {"watchdog": WatchdogRecord, "health": HealthEndpointRecord}
     for setting, kind in asked.items():
         name, variable = getattr(settings, setting), origins.get(setting)
@@ -251,7 +251,8 @@ def without_missing(settings: Settings, manager: PluginManager, origins: Mapping
 
 @contextlib.contextmanager
 def origins_named(origins: Mapping[str, str]) -> Iterator[None]:
-    """Make problems raised in this context name a value's origin, not its flag, which is all that factories know."""
+    """Make problems that are raised in this context name a value's origin. The factories that raise them know only its
+    flag."""
     try:
         yield
     except ConfigurationError as error:
@@ -288,8 +289,8 @@ def unknown_event_handler(settings: Settings) -> Iterator[Problem]:
 
 
 def _misspelt(tables: Mapping[str, str], manager: PluginManager) -> Iterator[Problem]:
-    """Yield a problem for each table whose name resembles a known backend's. Other unknown names may be backends that
-    are not installed here."""
+    """Yield a problem for each table of the config file whose name resembles that of a known backend. Other unknown
+    names may belong to backends that are not installed here."""
     kind = kind_of(RendezvousBackendRecord)
     known = {name for item in manager.records(RendezvousBackendRecord) for name in names_of(item.record)}
     for name, origin in tables.items():

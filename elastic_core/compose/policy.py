@@ -1,4 +1,4 @@
-"""Derives from the settings what the workers run, as well as their environment, output, CPU binding and hang
+"""Determines, based on the settings, what the workers run, as well as their environment, output, CPU binding and hang
 detection."""
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ _OPTION_VARIABLES = [name for spec in SPECS.values() if spec.name.endswith("_con
 
 @dataclass(frozen=True)
 class Entry:
-    """What the workers run, and its name for messages."""
+    """What the workers run, and the name to use for it in messages."""
 
     name: str
     work: Work
 
 
 def script_entry(settings: Settings, script: str, args: tuple[str, ...], environ: Mapping[str, str]) -> Entry:
-    """Return the entry for a script, module or command, depending on the flags. `PYTHON_EXEC` sets the interpreter."""
+    """Return the entry for a script, module or command, depending on the flags. The variable `PYTHON_EXEC` sets the
+    interpreter."""
     if settings.run_path:
         from elastic_core.workers.functions import run_script
 
@@ -116,8 +117,8 @@ def _holds_secret(options: str, secrets: Collection[str]) -> bool:
 
 
 def _log_dir(settings: Settings, stack: contextlib.ExitStack) -> Path | None:
-    """Return the folder from `--log-dir`. If that flag is missing and the settings require log files, create a folder
-    and log it. That folder is removed at the end if it is empty."""
+    """Return the folder from `--log-dir`. If the flag is missing and the settings require log files, create a folder
+    and log its path. This folder is removed at the end if it is empty."""
     if settings.log_dir is not None or not _writes_files(settings):
         return settings.log_dir
     folder = Path(tempfile.mkdtemp(prefix="elastic-logs-"))
@@ -132,7 +133,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def _placer(settings: Settings, log_dir: Path | None, given: LogsSpecs | None) -> Placer | None:
-    """Return the object that decides where logs are written: the `given` one, or the plugin selected by
+    """Return the object that decides where logs are written: the `given` object, or the plugin selected by
     `--logs-specs`."""
     if given is None and settings.logs_specs is None:
         return None
@@ -161,7 +162,8 @@ def _writes_files(settings: Settings) -> bool:
 
 
 def _binding(settings: Settings, local_world_size: int, visible: str | None) -> Binding:
-    """Return the configured CPU binding. Logs any workers that cannot be bound. `visible` is CUDA_VISIBLE_DEVICES."""
+    """Return the configured CPU binding, and log the workers that cannot be bound. `visible` is the value of
+    CUDA_VISIBLE_DEVICES."""
     mode = next((mode for mode in MODES if mode == settings.numa_binding), None)
     if mode is None:
         return NO_BINDING
@@ -175,7 +177,7 @@ def _binding(settings: Settings, local_world_size: int, visible: str | None) -> 
 
 
 def why_unbound(machine: Machine, local_rank: int, workers: int) -> str:
-    """Return, as text for messages, why a worker cannot be bound to this machine's CPUs."""
+    """Return the reason, for messages, why a worker cannot be bound to this machine's CPUs."""
     if not machine.cpus:
         return "the kernel does not report the NUMA layout of the CPUs"
     node = machine.node_of(local_rank, workers)

@@ -1,5 +1,5 @@
-"""Reads the command lines of all commands except `run` and `explain`. A flag that such a command shares with `run` has
-the same name, variables and config file keys."""
+"""Reads the command lines of all commands except `run` and `explain`. If such a command shares a flag with `run`, the
+flag has the same name, variables and config file keys in both."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Command:
         operands: names of the required positional arguments.
         example: a complete command line for the help text.
         codes: exit codes with a special meaning for this command.
-        alone: whether to ignore variables and the config file, so that the command works even if they are invalid.
+        alone: whether to ignore environment variables and the config file, so that the command works even if they are
+            invalid.
     """
 
     name: str
@@ -74,8 +75,8 @@ class CommandReading:
 
 
 def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:
-    """Return the `Command` for a plugin's record. `added` holds the options that the plugin adds to `elastic run`; the
-    command also accepts them. Raises PluginError if the record names an unknown setting."""
+    """Return the `Command` for a plugin's record. `added` contains the options that the plugin adds to `elastic run`,
+    which the command also accepts. Raises PluginError if the record names an unknown setting."""
     if unknown := [name for name in record.settings if name not in SPECS]:
         message = f"the plugin's command {record.name!r} asks for unknown settings: {', '.join(unknown)}"
         raise PluginError(Problem(f"elastic {record.name}", message))
@@ -98,7 +99,7 @@ def read_command(
     Args:
         sources: what to read; `-h` and `--help` are skipped.
         added_options: options that plugins add to `run`; their variables and config file keys are also valid.
-        required: settings that must not be empty, each with the error message if it is.
+        required: settings that must not be empty, each with the error message to show if it is empty.
 
     Raises:
         ConfigurationError: lists every problem.

@@ -1,8 +1,8 @@
 """The environment: `ELASTIC_<NAME>`, then `PET_<NAME>`, then torchrun's special variables.
 
-An empty variable is treated as unset. Other programs also use variables that begin with `ELASTIC_`
-(`ELASTIC_PASSWORD`, `ELASTIC_NODES`), and Kubernetes sets some for services (`ELASTIC_MASTER_PORT=tcp://...`). An
-unknown variable is therefore never an error, but there is a warning if its name resembles a setting's.
+An empty variable is treated as unset. Other programs also use variables that begin with `ELASTIC_` (`ELASTIC_PASSWORD`,
+`ELASTIC_NODES`), and Kubernetes sets some for services (`ELASTIC_MASTER_PORT=tcp://...`). An unknown variable is
+therefore never an error, but there is a warning if its name resembles that of a setting.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 PREFIX = "ELASTIC_"
 NOT_SETTINGS = frozenset({"ELASTIC_DISABLE_PLUGINS", "ELASTIC_BEAT_FILE", "ELASTIC_STOP_FILE", "ELASTIC_TIMER_CLIENT"})
-"""Variables with our prefix that are not settings; other modules read them."""
+"""Variables that have our prefix but are not settings. Other modules read them."""
 
 _OF_SERVICE = re.compile(r"(tcp|udp|sctp)://")
 _TYPING_ERROR = 0.8
-"""The similarity above which an unknown name is considered misspelled. `PORT` and `HEALTH_PORT` are at 0.53."""
+"""The similarity above which an unknown name is considered misspelled. The similarity of `PORT` and `HEALTH_PORT` is
+0.53."""
 
 
 def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> Findings:
@@ -35,7 +36,7 @@ def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> F
         names = [name for name in spec.own_variables() if environ.get(name)]
         for name in (*names, *spec.also_reads):
             if _is_of_service(name, environ):
-                message = "not a port: Kubernetes set this variable to the address of a service"
+                message = "not a port: Kubernetes has set this variable to the address of a service"
                 findings.left_out.append(Problem(name, message))
         if own := [name for name in names if not _is_of_service(name, environ)]:
             findings.found[spec.name] = RawValue(environ[own[0]], own[0])
@@ -48,8 +49,8 @@ def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> F
 
 
 def _is_of_service(name: str, environ: Mapping[str, str]) -> bool:
-    """Return whether Kubernetes set the variable to a service's address, as it does in every pod for a service with a
-    matching name."""
+    """Return whether Kubernetes has set the variable to the address of a service, which it does in every pod if there
+    is a service with a matching name."""
     return name.endswith("_PORT") and bool(_OF_SERVICE.match(environ.get(name, "")))
 
 

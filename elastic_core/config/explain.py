@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from elastic_core.hooks.records import Option
 
 VERSION = 2
-"""The schema version of `as_dict`. It is raised when a field is removed or its meaning changes, not when a field is
-added."""
+"""The schema version of `as_dict`. It is incremented when a field is removed or changes its meaning, but not when a
+field is added."""
 
 _HEAD = """\
 usage: elastic run [flags] script [arguments of the script]
@@ -44,14 +44,14 @@ def as_dict(
     """Return the reading as JSON values.
 
     `settings` and `plugin_options` map names to `value`, `unit` (may be empty) and `origin`. Ranges and stream maps are
-    text as on the command line, `nnodes` is `MIN:MAX`, sets and tuples are lists, and an unset value is null. Values of
-    secret options are `***`.
+    strings as on the command line, `nnodes` is `MIN:MAX`, sets and tuples are lists, and an unset value is null. The
+    values of secret options are replaced with `***`.
 
     Args:
         added_options: the options with which the configuration was read.
         secrets: names of secret options; see `PluginManager.secret_options`.
-        not_used: names in `--rdzv-conf` that the backend ignores; if there are any, the setting lists them as
-            `not_used`.
+        not_used: the options in `--rdzv-conf` that the backend ignores. If there are any, the entry of that setting
+            lists them as `not_used`.
         starter: the result of the worker starter's `explain`.
     """
     return {
@@ -76,7 +76,7 @@ def as_text(
     not_used: Collection[str] = (),
     starter: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the reading as a table with each setting, its value with unit, and its origin. The arguments are those of
+    """Return the reading as a table that shows each setting with its value, unit and origin. The arguments are those of
     `as_dict`."""
     rows = []
     for name, entry in {**_settings(reading, secrets, not_used), **_plugin_options(reading, added_options)}.items():
@@ -97,7 +97,7 @@ def _without_secrets(facts: Mapping[str, Any], secrets: Collection[str]) -> dict
 
 
 def _starter_lines(starter: Mapping[str, Any]) -> list[str]:
-    """Return one line per value. A mapping gets a line with its size, and one line per entry."""
+    """Return one line per value. A mapping is shown as one line with its size, followed by one line per entry."""
     lines = ["", "worker starter:"] if starter else []
     for name, fact in starter.items():
         lines.append(f"  {name}: {len(fact) if isinstance(fact, Mapping) else fact}")
@@ -130,7 +130,7 @@ def _plugin_options(reading: Reading, options: Iterable[Option]) -> dict[str, di
 
 
 def as_word(value: object) -> str:
-    """Return a value as on the command line, `unset` for None, or `empty` for an empty text or list."""
+    """Return a value as it is written on the command line, `unset` for None, or `empty` for an empty string or list."""
     if value is None:
         return "unset"
     if isinstance(value, bool):
@@ -157,7 +157,8 @@ def _plain(value: Any) -> Any:
 
 
 def help_text(added_options: Iterable[Option] = ()) -> str:
-    """Return the help of `elastic run`: every flag by group, with default, unit and environment variables."""
+    """Return the help text of `elastic run`: all flags by group, each with its default, unit and environment
+    variables."""
     specs = [*SPECS.values(), *specs_of_options(added_options).values()]
     groups = [_paragraph(group, (_flag(spec) for spec in specs if spec.group == group)) for group in GROUPS]
     # The text after a semicolon is about other commands.
@@ -169,8 +170,8 @@ def help_text(added_options: Iterable[Option] = ()) -> str:
 
 
 def command_help(head: str, specs: Iterable[Spec], example: str, codes: Mapping[ExitCode, str]) -> str:
-    """Return the help of a command with a few flags. `codes` holds exit codes with a special meaning for the
-    command."""
+    """Return the help text of a command with a few flags. `codes` contains the exit codes that have a special meaning
+    for the command."""
     meanings = [f"  {int(code)}  {meaning}" for code, meaning in codes.items()]
     meanings.append("  others: see elastic run --help")
     flags = _paragraph("flags", map(_flag, specs))

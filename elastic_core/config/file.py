@@ -1,11 +1,11 @@
 """The config file: `elastic.toml`, or the table `[tool.elastic]` of pyproject.toml.
 
 Keys are the settings' names, with dashes or underscores, and a few short names (`backend`, `endpoint`, `run_id`). The
-table `[rendezvous]` has the keys `backend`, `endpoint` and `id`, and a table of options per backend
+table `[rendezvous]` has the keys `backend`, `endpoint` and `id`, and may contain a table of options for each backend
 (`[rendezvous.etcd]`).
 
-A config file decides which program runs and which files are written. For security, the search skips a file that another
-user owns or that is world-writable, and the user is warned. A file given with `--config` is always used.
+A config file decides which program runs and which files are written. For security, the search skips a file that belongs
+to another user or that is world-writable, and warns the user. A file given with `--config` is always used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OWN = "elastic.toml"
 _SHARED = "pyproject.toml"
 RENDEZVOUS = "rendezvous"
 _OF_NO_BACKEND = ("conf", "options", "rdzv-conf", "rdzv_conf")  # common guesses, which are not backends
-_HEAD = 1 << 16  # bytes to search for our table in another user's file
+_HEAD = 1 << 16  # how many bytes of another user's file to search for our table
 _OF_RENDEZVOUS = {"backend": "rdzv_backend", "endpoint": "rdzv_endpoint", "id": "rdzv_id"}
 
 
@@ -46,9 +46,9 @@ class ConfigFile:
     """The parsed config file.
 
     Args:
-        path: the file's path; None if there is no config file.
+        path: the file's path, or None if there is no config file.
         table: the file's settings for elastic.
-        problem: why the file cannot be used; None if it can.
+        problem: why the file cannot be used, or None if it can be used.
         left_out: files that the search skipped.
     """
 
@@ -68,8 +68,8 @@ class ConfigFile:
 
 
 def config_file(named: RawValue | None, cwd: Path, home: str) -> ConfigFile:
-    """Find the file given by `named` (relative to `cwd`), or else the nearest one in `cwd` or its parents. The search
-    stops at the folder `home` and at the boundary of the file system."""
+    """Find the file given by `named` (relative to `cwd`) or, if `named` is None, the nearest config file in `cwd` or
+    its parents. The search stops at the folder `home` and at the boundary of the file system."""
     left_out: list[Problem] = []
     try:
         path = _locate(cwd, home, left_out) if named is None else cwd / parse_path(named.raw)
@@ -99,12 +99,12 @@ def _locate(cwd: Path, home: str, left_out: list[Problem]) -> Path | None:
 
 
 def _upwards(cwd: Path, home: str) -> Iterator[Path]:
-    """Yield `cwd` and its parents, up to the home folder or the root of the file system."""
+    """Yield `cwd` and its parents, up to the home folder or the root of the file system, whichever comes first."""
     end = _identity(Path(home)) if home else None
     device = None
     for folder in (cwd, *cwd.parents):
         found = _identity(folder)
-        if found is None:  # no permission to search one of its parents
+        if found is None:  # no permission to search one of the parents
             continue
         if device is not None and found[0] != device:
             return
@@ -130,7 +130,7 @@ def _distrusted(path: Path) -> str:
 
 
 def _mentions_us(path: Path) -> bool:
-    """Return whether another user's file seems to have our table."""
+    """Return whether another user's file seems to contain our table."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and b"tool.elastic" in file.read(_HEAD)
@@ -139,10 +139,10 @@ def _mentions_us(path: Path) -> bool:
 
 
 def _has_our_table(path: Path) -> bool:
-    """Return whether a pyproject.toml has our table or, if the file is malformed, seems to have it."""
+    """Return whether a pyproject.toml contains our table or, if the file is malformed, seems to contain it."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
-        # Most files lack this word, which saves parsing them and importing a TOML parser.
+        # Most files do not contain this word, so they need not be parsed, and no TOML parser need be imported.
         return "elastic" in text and _table(path) is not None
     except _Unreadable:
         return "tool.elastic" in text
@@ -151,7 +151,7 @@ def _has_our_table(path: Path) -> bool:
 
 
 def _table(path: Path) -> Mapping[str, Any] | None:
-    """Return our settings in the file, or None for a pyproject.toml without our table."""
+    """Return our settings from the file, or None for a pyproject.toml without our table."""
     document = _parse(path)
     if path.name != _SHARED:
         return document

@@ -1,8 +1,8 @@
 """The command line: flags, then the script, then the script's arguments.
 
-argparse is not used, for three reasons: every bad flag is reported, not only the first; everything after the script
-is passed to the script, even if it looks like a flag; and starting up takes less time. Dashes and underscores in a
-flag are equivalent. `--name value`, `--name=value`, `-r3`, `-r 3` and `-r=3` are accepted.
+This parser is used instead of argparse for three reasons: it reports every bad flag, not only the first; it passes
+everything after the script to the script, even if it looks like a flag; and it starts faster. Dashes and underscores in
+a flag are equivalent. `--name value`, `--name=value`, `-r3`, `-r 3` and `-r=3` are accepted.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _LOOKS_LIKE_FLAG = re.compile(r"-[^\d.]")
 class CommandLine(Findings):
     """A command line's flags and its other words: the script and its arguments, or operands.
 
-    `certain` is false if an unknown flag makes the parser guess where the flags end. `unread` holds the words from the
-    first unknown flag on, because a plugin may still define that flag.
+    `certain` is false if the parser had to guess where the flags end, because of an unknown flag. `unread` contains the
+    first unknown flag and all words after it, because a plugin may still define that flag.
     """
 
     words: list[str] = field(default_factory=list)
@@ -40,9 +40,9 @@ class CommandLine(Findings):
 
 def read_on(line: CommandLine, specs: Mapping[str, Spec], command: str, mixed: bool, whole: bool) -> None:
     """Process the unread words: all of them if `whole`, otherwise those before the first flag that is not in `specs`.
-    Values remain text, and errors are added to `line.problems`.
+    Values remain strings, and errors are added to `line.problems`.
 
-    The first word that is not a flag ends the flags. If `mixed`, only `--` does.
+    The flags end at the first word that is not a flag or, if `mixed`, only at `--`.
     """
     words = line.unread
     while words and not (line.words and not mixed):
@@ -75,7 +75,7 @@ def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str,
         message = f"unknown flag; {advice}"
         line.problems.append(Problem(name, message))
         if meant and not meant.is_switch and "=" not in word:
-            _value(after)  # skip what is probably the misspelled flag's value, so that later flags are still read
+            _value(after)  # skip the word that is probably the misspelled flag's value, so that later flags are read
         return
     if value is None:
         value = "true" if spec.is_switch else _value(after)
@@ -89,7 +89,8 @@ def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str,
 
 
 def _match(word: str, specs: Mapping[str, Spec]) -> tuple[Spec | None, str | None]:
-    """Return the flag's setting (None if unknown) and the value attached to the flag (None if there is none)."""
+    """Return the flag's setting (None if the flag is unknown) and the value attached to the flag (None if there is
+    none)."""
     name, equals, value = word.partition("=")
     attached = value if equals else None
     if name.startswith("--"):

@@ -2,8 +2,8 @@
 
 Precedence: flag, `ELASTIC_` variable, `PET_` variable, torchrun's special variables, config file, `LOGLEVEL`, a
 scheduler's variables (see `schedulers`), default. Only the value with the highest precedence is parsed, so an invalid
-value that is overridden is not reported. Sources are not merged: repeated `--rdzv-conf` flags add up, but they replace
-the options in a config file.
+value that is overridden is not reported. Sources are not merged: the options from repeated `--rdzv-conf` flags are
+combined, but they replace all options in a config file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RESERVED: frozenset[str] = frozenset(
         RENDEZVOUS,
     }
 )
-"""Names that a plugin's option must not use: those of our settings, keys, flags and variables."""
+"""Names that a plugin's option must not use: the names of our settings, keys, flags and variables."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Reading:
         script_args: the script's arguments, unchanged.
         origins: the source of every setting and added option.
         config_file: the config file, if one was read.
-        added: typed values of the options that plugins added, by declared name, with defaults filled in.
-        own: values of the command's own flags, by name, with defaults filled in.
-        tables: the backends for which the file has options, each with the table's origin.
+        added: typed values of the options that plugins added, by declared name; options that are not set have their
+            defaults. own: values of the command's own flags, by name; flags that are not set have their defaults.
+        tables: the backends for which the config file has options, each with the origin of its table.
         left_out: files and variables that were ignored, with the reasons.
     """
 
@@ -74,8 +74,8 @@ class Reading:
 
 class Sources:
     """The sources of a command's configuration: the command line, the environment and the config file. Each is read
-    once, but in two steps, because plugins add flags: first the settings that decide which plugins are loaded, then all
-    others.
+    once, but in two steps, because plugins add flags: first the settings that determine which plugins are loaded, then
+    all other settings.
 
     Args:
         argv: the words after `elastic COMMAND`.
@@ -102,8 +102,8 @@ class Sources:
 
     def allowed_plugins(self, specs: Mapping[str, Spec] = SPECS) -> tuple[str, ...] | None:
         """Return the distributions that `--plugins`, its variable or its key allows, or None if all are allowed.
-        `specs` holds the command's flags. After an unknown flag, which a plugin may add, the result is a guess. The
-        caller compares it with the value from the complete reading.
+        `specs` contains the command's flags. If the command line has an unknown flag, which a plugin may add, the
+        result is a guess, so the caller must compare it with the value from the complete reading.
 
         Raises:
             ConfigurationError: the value is not a list of names.
@@ -120,7 +120,7 @@ class Sources:
         return allowed
 
     def line(self, specs: Mapping[str, Spec]) -> CommandLine:
-        """Return the whole command line. `specs` holds all of the command's flags."""
+        """Return the whole command line. `specs` contains all of the command's flags."""
         read_on(self._line, specs, self._command, self._mixed, whole=True)
         return self._line
 
@@ -163,8 +163,9 @@ def read(
         new_run_id: generates the run id of a single-node job.
         require_script: whether a script must be given and must exist.
         own: the command's own flags, which have no variables or config file keys.
-        backend_named: returns a backend by name, for its defaults and problems; None if it does not exist.
-        others: called with settings, origins and backend tables if there are problems; returns more problems to report.
+        backend_named: returns the backend with this name, for its defaults and problems, or None if it does not exist.
+            others: called if there are problems, with the settings, their origins and the backend tables; returns
+            additional problems to report.
 
     Raises:
         ConfigurationError: lists every problem, in the order of the sources.
@@ -195,7 +196,7 @@ def read(
     if problems:
         known = {problem.origin for problem in problems}
         problems += [other for other in others(settings, origins, tables) if other.origin not in known]
-        raise ConfigurationError(*problems, *gathered.left_out)  # an ignored file or variable may be the reason
+        raise ConfigurationError(*problems, *gathered.left_out)  # an ignored file or variable may be the cause
     added = {option.name: values[option.name.replace("-", "_")] for option in added_options}
     return Reading(
         settings=settings,
@@ -211,18 +212,18 @@ def read(
 
 
 def _places(found: Mapping[str, RawValue]) -> dict[str, str]:
-    """Return the origin of each value, by the setting's flag."""
+    """Return each value's origin, by the setting's flag."""
     return {SPECS[name].flag: value.origin for name, value in found.items() if name in SPECS}
 
 
 def settings_from(values: Mapping[str, object], backend_named: BackendNamed = lambda _: None) -> Settings:
     """Create settings from Python values, which are parsed, checked and resolved like those from any other source.
 
-    A value may be typed, text such as `nnodes="1:4"`, or a `RawValue` with an origin. All other settings have their
-    defaults.
+    A value may be typed, a string such as `nnodes="1:4"`, or a `RawValue` with an origin. All other settings have their
+    default values.
 
     Raises:
-        ConfigurationError: lists every problem. A plain value's origin is the setting's name.
+        ConfigurationError: lists every problem. Unless the value is a `RawValue`, its origin is the setting's name.
     """
     found = {name: raw if isinstance(raw, RawValue) else RawValue(raw, name) for name, raw in values.items()}
     problems = [Problem(name, "unknown setting") for name in found.keys() - SPECS]

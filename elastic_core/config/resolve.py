@@ -1,5 +1,5 @@
-"""Resolves settings that depend on other settings, in pure steps. Each change has a reason, which becomes the setting's
-origin.
+"""Resolves settings that depend on other settings, in steps without side effects. Each change has a reason, which
+becomes the setting's origin.
 
 The order of the steps matters: `--standalone` determines the backend and the endpoint, and these determine the run id.
 """
@@ -37,8 +37,8 @@ def resolve(
 ) -> tuple[Settings, dict[str, str]]:
     """Fill in unset settings from a scheduler's variables in `environ`, the backend's defaults, and other settings.
 
-    The result always has a backend. It has a run id unless a multi-node job was given none, which `rules` reports.
-    `new_run_id` is called only for a single node.
+    The result always has a backend. It also has a run id, unless the user has not set one for a multi-node job; `rules`
+    reports that case. `new_run_id` is called only for a single node.
 
     Raises:
         PluginError: the backend's `defaults` are invalid.

@@ -26,8 +26,9 @@ _OF_BACKENDS = {name for name, spec in SPECS.items() if spec.group in ("nodes", 
 def broken_rules(
     settings: Settings, unreadable: Collection[str], places: Mapping[str, str], record: RendezvousBackendRecord | None
 ) -> list[Problem]:
-    """Return the problems of violated rules and those that the backend reports. Rules about an `unreadable` setting are
-    skipped, because they would check its default. `places` holds the origin of each non-default value, by flag."""
+    """Return a problem for each violated rule, and the problems that the backend reports. Rules about an `unreadable`
+    setting are skipped, because they would check the setting's default. `places` contains the origin of each value that
+    is not a default, by flag."""
     broken = [
         Problem(origin, message)
         for origin, looks_at, holds, message in _rules(settings, needs_id=record is not None)
@@ -39,8 +40,9 @@ def broken_rules(
 
 
 def _rules(settings: Settings, needs_id: bool) -> Iterator[tuple[str, set[str], bool, str]]:
-    """For each rule, yield the flag to report, the settings on which the rule depends, whether it holds, and the
-    message if not. `needs_id` is whether the backend is installed, so that its defaults have been applied."""
+    """For each rule, yield the flag to report, the settings on which the rule depends, whether the rule holds, and the
+    message to show if it does not. `needs_id` states whether a missing run id is an error, which is known only if the
+    backend is installed and its defaults have been applied."""
     nnodes, several = settings.nnodes, settings.nnodes.max > 1
     yield (
         "--module",

@@ -1,9 +1,11 @@
-"""Settings from a scheduler's variables: Slurm's in a step's tasks, and Kubernetes' in an Indexed Job's pods.
+"""Settings from a scheduler's variables: those of Slurm in the tasks of a step, and those of Kubernetes in the pods of
+an Indexed Job.
 
 These variables override the defaults, but not a config file. They are used only if they are certain to describe this
 job, because a user who types a command on the first node of a four-node allocation may want a single-node job. srun
 sets variables about the step in each of its tasks, and only a multi-node step makes a multi-node job. Ambiguous
-variables are ignored, or reported as an error if the user may have meant a different job from the one that would start.
+variables are ignored or, if the user may have meant a different job from the one that would start, reported as an
+error.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ READ: Mapping[str, tuple[str, ...]] = {
     "node_rank": ("SLURM_NODEID", "SLURM_PROCID", "JOB_COMPLETION_INDEX"),
     "rdzv_id": ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
 }
-"""The variables that provide each setting. Other variables only determine whether these are used."""
+"""The variables that provide each setting's value. Other variables only determine whether these are used."""
 
 _NODES = "SLURM_STEP_NUM_NODES"
 _TASKS = "SLURM_STEP_NUM_TASKS"
 _HETEROGENEOUS = "SLURM_HET_SIZE"
 _NO_STEP = 0xFFFFFFF0
-"""Slurm reserves step numbers from this one upward for batch scripts, interactive steps and the like."""
+"""Slurm reserves this step number, and all higher ones, for batch scripts, interactive steps and similar purposes."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ def scheduler_problems(
 ) -> list[Problem]:
     """Return a problem for an ambiguous step, or advice if the step's variables caused one of the `others`.
 
-    `settings` are those before `resolve`, which turns a job without an endpoint into a single-node job.
+    `settings` must be the settings before `resolve`, because `resolve` turns a job without an endpoint into a
+    single-node job.
     """
     step = None if _alone(settings) else _step(environ)
     if step is None or step.nodes == 1:
@@ -144,11 +147,11 @@ def _step(environ: Mapping[str, str]) -> _Step | None:
 
 
 def _left_over(environ: Mapping[str, str]) -> bool:
-    """Return whether the variables come from the step that called sbatch, which passes its environment on to the batch
+    """Return whether the variables come from a step that called sbatch: sbatch passes its environment on to the batch
     job.
 
-    srun sets both lists to the step's nodes. In a batch script, the list without STEP in its name has the batch job's
-    nodes.
+    srun sets both lists of nodes to the step's nodes. In a batch script, the list without STEP in its name contains the
+    batch job's nodes.
     """
     of_step = environ.get("SLURM_STEP_NODELIST")
     return of_step is not None and environ.get("SLURM_NODELIST", of_step) != of_step

@@ -36,10 +36,10 @@ class Spec:
         metavar: empty for switches (flags without a value).
         aliases: short keys in config files.
         torchrun: whether the setting is also read from `PET_<NAME>`.
-        also_reads: torchrun's special variables for the setting, each with a function that converts the variable's text
-            to the setting's (empty to leave the setting unset).
+        also_reads: torchrun's special variables for the setting, each with a function that converts the variable's
+            string to the setting's string (an empty result leaves the setting unset).
         fallbacks: variables that a config file overrides.
-        adds_up: whether repeated flags add up; otherwise the last one wins.
+        adds_up: whether the values of repeated flags are combined; otherwise, the last flag wins.
         flag_only: whether the setting has no variables and no config file key.
     """
 
@@ -65,7 +65,7 @@ class Spec:
 
     @property
     def is_switch(self) -> bool:
-        """Whether the flag needs no value, like `--standalone`; `--standalone=false` turns it off."""
+        """Whether the flag needs no value, like `--standalone`, which `--standalone=false` turns off."""
         return self.parse is parse_boolean
 
     def own_variables(self) -> tuple[str, ...]:
@@ -89,7 +89,8 @@ class RawValue:
 @dataclass
 class Findings:
     """What a source contains: values by setting, problems with the source itself, the config file if one was read, that
-    file's options by backend (only the selected backend's are used), and the files and variables that were ignored."""
+    file's options by backend (only those of the selected backend are used), and the files and variables that were
+    ignored."""
 
     found: dict[str, RawValue] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -106,7 +107,7 @@ def setting(
     metavar: str = "",
     **more: Any,
 ) -> D | T:
-    """Declare a field of `Settings`. `more` holds fields of `Spec`."""
+    """Declare a field of `Settings`. `more` contains other fields of its `Spec`."""
     metadata = {"spec": Spec("", parse, default, group, help, metavar, **more)}
     if isinstance(default, dict):
         empty: D = field(default_factory=dict, metadata=metadata)  # type: ignore[assignment]

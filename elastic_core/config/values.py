@@ -56,8 +56,8 @@ class Std(enum.IntFlag):
 
 @dataclass(frozen=True)
 class StreamMap:
-    """The streams of every local rank: `everywhere`, or those in `named` if it lists ranks (all other ranks then have
-    none).
+    """The streams of every local rank. If `named` is empty, all ranks have the streams in `everywhere`. Otherwise, each
+    rank in `named` has the streams listed there, and all other ranks have none.
 
     `named` is sorted by local rank.
     """
@@ -76,13 +76,15 @@ class StreamMap:
 
 
 def is_secret(option: str, declared: Collection[str] = ()) -> bool:
-    """Return whether the option's value is a secret. `declared` holds names with underscores, in lower case."""
+    """Return whether the option's value is a secret. `declared` contains the names of secret options, in lower case and
+    with underscores."""
     name = option.strip().replace("-", "_").lower()
     return name in _SECRETS or name in declared
 
 
 def split_commas(text: str) -> list[str]:
-    """Return the non-empty parts of a comma-separated list. `,,` is a comma within a part, matched from the left."""
+    """Return the non-empty parts of a comma-separated list. `,,` stands for a comma within a part; such pairs are
+    matched from the left."""
     parts = [""]
     for piece in re.findall(r",,|,|[^,]+", text):
         if piece == ",":
@@ -93,7 +95,7 @@ def split_commas(text: str) -> list[str]:
 
 
 def join_commas(parts: Iterable[str]) -> str:
-    """Invert `split_commas`, except for parts that begin with a comma."""
+    """Join the parts so that `split_commas` returns them again, except for parts that begin with a comma."""
     return ",".join(part.replace(",", ",,") for part in parts)
 
 
@@ -108,7 +110,7 @@ def _parts(raw: object, expected: str) -> list[object]:
 
 
 def parse_texts(raw: object) -> tuple[str, ...]:
-    """Parse a comma-separated list of texts, or a Python list of texts, which are not split."""
+    """Parse a comma-separated list of strings, or a Python list of strings, which are not split any further."""
     return tuple(parse_text(part) for part in _parts(raw, "texts separated by commas"))
 
 
@@ -178,8 +180,8 @@ def _streams(text: str, whole: object) -> Std:
 
 
 def parse_options(raw: object) -> dict[str, str]:
-    """Parse options as `key=value`: a comma-separated list, several such lists (for a repeated key, the last value is
-    used), or a table."""
+    """Parse options of the form `key=value`: a comma-separated list, several such lists, or a table. If a key is
+    repeated, its last value is used."""
     if isinstance(raw, Mapping):
         return {str(key): _option_text(value) for key, value in raw.items()}
     options: dict[str, str] = {}
@@ -205,7 +207,7 @@ def _option_text(value: object) -> str:
 
 
 def format_options(options: Mapping[str, str]) -> str:
-    """Invert `parse_options`."""
+    """Format options so that `parse_options` returns them again."""
     return join_commas(f"{key}={value}" for key, value in options.items())
 
 

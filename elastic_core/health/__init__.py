@@ -1,4 +1,5 @@
-"""The agent's health: its status board, liveness and readiness probes, and health check servers under torch's names."""
+"""The agent's health: its status board, its liveness and readiness probes, and health check servers with torch's
+names."""
 
 from typing import TYPE_CHECKING
 

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 class StatusBoard:
-    """An `interfaces.observer.Observer` in the agent's thread, and an `interfaces.health.AgentView` for any thread.
-    Each fact changes the status once. Until `follow` is called, the agent is assumed to be alive."""
+    """Receives facts in the agent's thread as an `interfaces.observer.Observer`, and can be read from any thread as an
+    `interfaces.health.AgentView`. Each fact changes the status once. Until `follow` is called, the agent is assumed to
+    be alive."""
 
     def __init__(self, run_id: str, node: str, role: str, max_restarts: int, clock: Clock) -> None:
         self._clock = clock
@@ -59,7 +60,7 @@ class StatusBoard:
             loop_alive_at: returns when the agent's loop last completed an iteration.
             faults: the `fault` method of each watchdog (see `interfaces.watchdog.Watchdog.fault`).
             template_pid: returns the process id of the worker starter's template process.
-            not_signed: returns at how many places the rendezvous has found values without a valid signature.
+            not_signed: returns the number of places at which the rendezvous has found values without a valid signature.
             on_recovered: called in the agent's thread with each recovery.
         """
         self._loop_alive_at = loop_alive_at

@@ -1,5 +1,5 @@
-"""Applies facts to an agent's status, and derives the parts of a recovery from its phases. These are pure functions:
-the new status depends on the old one, the fact, and the time (seconds since the epoch)."""
+"""Applies facts to an agent's status, and derives the parts of a recovery from the agent's phases. The functions have
+no side effects: the new status depends only on the old status, the fact, and the time (seconds since the epoch)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.observer import Fact
 
 KEPT = 100
-"""The number of latest rounds and recoveries that a status keeps."""
+"""The number of rounds and of recoveries that a status keeps. Older ones are dropped."""
 
 _ENDING = (AgentPhase.STOPPING, AgentPhase.DRAINING)
 
@@ -80,7 +80,7 @@ def _round_formed(status: AgentStatus, fact: RoundFormed, now: float) -> AgentSt
 
 
 def _worker_failed(status: AgentStatus, failure: ProcessFailure) -> AgentStatus:
-    """Set `last_failure` to the first failure in its round, if known, because that is the root cause."""
+    """Set `last_failure` to the round's first failure, if known, because the first failure is the root cause."""
     last = status.last_failure
     if last is None or last.round != failure.round or (last.caused_by is not None and failure.caused_by is None):
         status = replace(status, last_failure=failure)
@@ -96,7 +96,7 @@ def _restart_decided(status: AgentStatus, fact: RestartDecided, now: float) -> A
 
 
 def _phase_changed(status: AgentStatus, fact: PhaseChanged, now: float) -> AgentStatus:
-    """Apply a phase. Stopping or draining ends the round, unless the node is waiting for the next one."""
+    """Apply a change of phase. Stopping or draining ends the round, unless the node is waiting for the next round."""
     if fact.phase in _ENDING and status.phase is not AgentPhase.JOINING:
         status = _with_round_ended(status, fact.reason, now)
     since = status.phase_since if fact.phase is status.phase else now
@@ -146,7 +146,8 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class RecoveryMarks:
-    """When each part of the current recovery began, on the agent's clock, or None if that part has not begun yet."""
+    """The times at which the parts of the current recovery began, on the agent's clock. The time of a part that has not
+    begun yet is None."""
 
     sign: Instant | None = None
     stop: Instant | None = None
@@ -155,7 +156,8 @@ class RecoveryMarks:
 
     def after(self, fact: PhaseChanged) -> RecoveryMarks:
         """Return the marks after a phase change. If a phase is reported again with another reason, the first report
-        determines when the phase began. A node that leaves or finishes does not recover."""
+        determines when the phase began. If the node leaves or finishes, there is no recovery, and all marks are
+        cleared."""
         if fact.phase is AgentPhase.STOPPING and self.stop is None:
             sign = fact.at if fact.sign is None else min(fact.sign, fact.at)
             return RecoveryMarks(sign, fact.at)
@@ -168,7 +170,8 @@ class RecoveryMarks:
         return self
 
     def parts(self, fact: PhaseChanged) -> Parts | None:
-        """Return the parts of the recovery that this phase completes, or None if it does not complete a recovery."""
+        """Return the parts of the recovery that this phase completes, or None if the phase does not complete a
+        recovery."""
         if fact.phase is not AgentPhase.RUNNING or self.sign is None or self.stop is None:
             return None
         if self.join is None or self.start is None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.health import HealthCheck
 
 FRESH: Duration = 60.0
-"""The seconds after which a running job repeats a check."""
+"""How many seconds old a check's result must be before a running job repeats the check."""
 
 
 def result_of(check: HealthCheck, call: BackgroundCall[object], patience: Duration) -> CheckResult:
@@ -40,7 +40,7 @@ def result_of(check: HealthCheck, call: BackgroundCall[object], patience: Durati
 
 
 class RunningChecks:
-    """The health checks of a running job, which run when a caller requests results. Thread-safe."""
+    """The health checks of a running job. They run only when a caller requests results. Thread-safe."""
 
     def __init__(self, checks: Sequence[HealthCheck], clock: Clock) -> None:
         self._clock = clock
@@ -48,8 +48,8 @@ class RunningChecks:
         self._checks = [_RunningCheck(check) for check in checks]
 
     def results(self) -> tuple[CheckStatus, ...]:
-        """Return the latest results without waiting, and start each check whose last run began over `FRESH` seconds
-        ago."""
+        """Return the latest results without waiting. Each check whose last run began more than `FRESH` seconds ago is
+        started again."""
         with self._lock:
             return tuple(check.look(self._clock) for check in self._checks)
 

@@ -1,9 +1,10 @@
 """Liveness and readiness probes with Kubernetes semantics. For programs with their own agent, there are health check
-servers under torch's names, which use the installed endpoint `http`.
+servers with torch's names, which use the installed endpoint `http`.
 
-If the liveness probe fails, the process should be killed and restarted. An agent is therefore alive while its job
-waits, restarts or has failed. It is not alive if its loop is stuck, or if its watchdog has died, because hung workers
-would then go unnoticed. If the readiness probe fails, no workers are currently running on this node.
+If the liveness probe fails, the process should be killed and restarted. An agent is therefore also considered alive
+while its job waits or restarts, and after its job has failed. It is not alive if its loop is stuck, or if its watchdog
+has died, because hung workers would then go unnoticed. If the readiness probe fails, no workers are currently running
+on this node.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def live(alive_at: float, now: float, timeout: Duration, watchdog_fault: str = "
         alive_at: when the agent's loop last completed an iteration, in seconds since the epoch.
         now: the current time, in seconds since the epoch.
         timeout: seconds without an iteration after which the agent is considered stuck.
-        watchdog_fault: why no watchdog is watching the workers; empty if there is no fault.
+        watchdog_fault: why no watchdog is watching the workers, or an empty string if there is no fault.
     """
     silent = now - alive_at
     if silent > timeout:
@@ -59,7 +60,7 @@ class HealthCheckServer(health.HealthCheckServer):
         alive_callback: returns when the program was last known to be alive, in seconds since the epoch. Called from
             other threads.
         port: the port to listen on.
-        timeout: seconds without a newer time after which the program is considered stuck.
+        timeout: the program is considered stuck if the returned time has not changed for this many seconds.
     """
 
     def __init__(self, alive_callback: Callable[[], float], port: int, timeout: Duration) -> None:
