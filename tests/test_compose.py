@@ -560,7 +560,7 @@ def elastic_worker_starters():
     [
         ("broken", "RuntimeError('no place')", r"'broken' of .* failed: RuntimeError: no place"),
         ("broken", "SystemExit(3)", r"'broken' of .* failed: SystemExit: 3"),
-        ("nothing", "OSError", r"'nothing' of .*expected an object with start\(\) from its factory, found None"),
+        ("nothing", "OSError", r"'nothing' of .*its factory must return an object with start\(\), but returned None"),
     ],
 )
 def test_failed_starter_is_named(name, error, message, plugin, tmp_path, monkeypatch):

@@ -153,7 +153,7 @@ class Plan:
             plain: dict[str, Any] = json.loads(json.dumps(dict(found), default=str))
         except (TypeError, ValueError) as error:
             name = self.starter.record.name
-            message = f"`explain` of the worker starter {name!r} must return JSON values by name, but returned {found!r}"
+            message = f"`explain` of the worker starter {name!r} must return JSON values by name, not {found!r}"
             raise PluginError(Problem("--worker-starter", message)) from error
         return plain
 

@@ -19,7 +19,9 @@ KEEP_ALIVE_INTERVAL: Duration = 1.0
 KEEP_ALIVE_MAX_ATTEMPT = 5
 
 BACKEND_OPTIONS: tuple[Option, ...] = (
-    Option("join_timeout", float, JOIN, "time limit for a round to form while no other round runs", "seconds", above=0),
+    Option(
+        "join_timeout", float, JOIN, "time limit for a round to form while no other round is active", "seconds", above=0
+    ),
     Option(
         "last_call_timeout",
         float,
@@ -32,7 +34,7 @@ BACKEND_OPTIONS: tuple[Option, ...] = (
     Option(
         "heartbeat_timeout", float, HEARTBEAT, "time until a silent store is logged as an outage", "seconds", above=0
     ),
-    Option("connect_timeout", float, CONNECT, "time limit for the store's first answer", "seconds", above=0),
+    Option("connect_timeout", float, CONNECT, "time limit for the store's first response", "seconds", above=0),
     Option("keep_alive_interval", float, KEEP_ALIVE_INTERVAL, "time between a node's heartbeats", "seconds", above=0),
     Option(
         "keep_alive_max_attempt", int, KEEP_ALIVE_MAX_ATTEMPT, "missed heartbeats after which a node is lost", least=2

@@ -1,5 +1,5 @@
-"""Calls the hooks of a running job, to notify plugins of facts and to collect their variables for the workers. An error
-in a plugin is logged, and affects neither the job nor other plugins."""
+"""Calls the hooks of a running job, to notify plugins of events and to collect the variables that they set for the
+workers. An error in a plugin is logged, and affects neither the job nor other plugins."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ _log = get_logger()
 
 
 class Contexts:
-    """Creates each plugin's context once. `values` maps the name of each option that a plugin added to the option's
-    value."""
+    """Creates each plugin's context once. `values` maps the names of the options that plugins added to the options'
+    values."""
 
     def __init__(self, manager: PluginManager, settings: Settings | None = None, values: Values | None = None) -> None:
         self._manager = manager
@@ -89,7 +89,7 @@ class Contexts:
 
 
 class Notifier:
-    """An `Observer` that passes each fact to all plugins that implement its hook, in the caller's thread."""
+    """An `Observer` that passes each fact to all plugins that implement the fact's hook, in the caller's thread."""
 
     def __init__(self, manager: PluginManager, contexts: Contexts) -> None:
         self._manager = manager
@@ -146,8 +146,8 @@ def health_checks(manager: PluginManager, contexts: Contexts, moment: CheckMomen
 def watching_notices(
     manager: PluginManager, contexts: Contexts, receive: Callable[[str, Notice | None], object]
 ) -> Iterator[None]:
-    """Run the plugins' notice sources, each in a thread, until the context ends. `receive` gets the source's name and
-    each notice.
+    """Run the plugins' notice sources, each in a separate thread, until the context ends. `receive` is called with a
+    source's name and each of its notices.
 
     Raises:
         PluginError, ConfigurationError: a source cannot be created.

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """The information about the run that a plugin receives.
+    """The information about a run that a plugin receives.
 
     Args:
         run_id: the job's id.
-        options: the values of the options that this plugin added and, for a factory, of its record's options.
+        options: the values of the options that this plugin added. For a factory, it also contains the values of its
+            record's options.
         settings: the run's settings by name, without the options of backends and other plugins; read-only.
-        log: a logger for the agent's log, which adds the plugin's name to every line.
+        log: a logger that writes to the agent's log and adds the plugin's name to every line.
     """
 
     run_id: str = ""

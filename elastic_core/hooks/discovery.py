@@ -21,12 +21,13 @@ HANDLERS_GROUP = "torchrun.handlers"
 DISABLE_VARIABLE = "ELASTIC_DISABLE_PLUGINS"
 ALLOW_FLAG, ALLOW_VARIABLE = "--plugins", "ELASTIC_PLUGINS"
 BUILTINS: tuple[str, ...] = tuple(f"elastic_core.builtin.{name}" for name in ("local", "rank_policies", "starters"))
-"""The core's own plugins, for a checkout without metadata. If the core is installed, they are entry points."""
+"""The core's own plugins, for a checkout without package metadata. If the core is installed, they are found as entry
+points."""
 
 
 @dataclass(frozen=True, order=True)
 class Source:
-    """Where a plugin comes from: a distribution, its version, and the name of the plugin's entry point in the
+    """The origin of a plugin: a distribution, its version, and the name of the plugin's entry point in the
     distribution."""
 
     distribution: str
@@ -38,12 +39,13 @@ class Source:
 
     @property
     def described(self) -> str:
-        """The plugin as messages about it describe it, such as `plugin 'etcd' of elastic-etcd 0.1.0`."""
+        """The description of the plugin in messages, such as `plugin 'etcd' of elastic-etcd 0.1.0`."""
         return f"plugin {self.plugin!r} of {self}"
 
     @property
     def names(self) -> set[str]:
-        """The normalized names by which users can block the plugin: plugin, distribution, and `distribution:plugin`."""
+        """The normalized names by which users can block the plugin: the plugin's name, the distribution's name, and
+        `distribution:plugin`."""
         plugin, distribution = normalised(self.plugin), normalised(self.distribution)
         return {plugin, distribution, f"{distribution}:{plugin}"}
 
@@ -105,8 +107,8 @@ def own_version() -> str:
 def installed_entry_points() -> tuple[list[EntryPoint], list[Failure]]:
     """Return the entry points in both groups, and a failure for each distribution with an invalid `entry_points.txt`.
 
-    Only files that mention one of the groups are parsed. A broken file in an unrelated distribution therefore does no
-    harm, and reading a large environment stays fast.
+    Only files that mention one of the groups are parsed. A broken file in an unrelated distribution is therefore
+    harmless, and a large environment is read quickly.
     """
     from importlib import metadata
 
@@ -151,7 +153,7 @@ def candidates(points: Iterable[EntryPoint], group: str) -> list[Candidate]:
 
 
 def with_builtins(found: list[Candidate], builtins: Iterable[str]) -> list[Candidate]:
-    """Return `found`, plus those of the core's modules that no entry point names."""
+    """Return `found`, plus the modules in `builtins` that are not the target of any entry point."""
     named = {candidate.target for candidate in found}
     missing = [
         Candidate(
@@ -171,7 +173,8 @@ def blocked_names(environ: Mapping[str, str]) -> list[str]:
 
 
 def allowed_names(environ: Mapping[str, str]) -> list[str] | None:
-    """Return the distributions in `ELASTIC_PLUGINS`, to which loading is limited, or None if there is no limit."""
+    """Return the names of the distributions in `ELASTIC_PLUGINS`, to which loading is limited, or None if there is no
+    limit."""
     return _listed(environ, ALLOW_VARIABLE) or None
 
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from elastic_core.hooks.records import Option, Record
 
 VERSION = 1
-"""The version of the JSON format in docs/reference/json.md. It changes when a key is removed or its meaning changes."""
+"""The version of the JSON format, which docs/reference/json.md describes. It is incremented when a key is removed or
+changes its meaning."""
 
 
 def as_dict(manager: PluginManager) -> dict[str, Any]:

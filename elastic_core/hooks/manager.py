@@ -1,7 +1,8 @@
 """Loads the plugins and looks up what they provide. Only this module and the hookspecs use pluggy.
 
-Loading imports each plugin, checks its hooks, and calls its registration hooks once. An error in any of these steps
-removes the plugin with everything it provides, and is recorded in `failures`. Other plugins are not affected.
+Loading imports each plugin, checks its hooks, and calls its registration hooks once. If any of these steps fails, the
+plugin is removed together with everything that it provides, and the error is recorded in `failures`. Other plugins are
+not affected.
 """
 
 from __future__ import annotations
@@ -66,12 +67,13 @@ class Implementation:
     hook: pluggy.HookImpl
 
     def __call__(self, **arguments: Any) -> Any:
-        """Call the implementation with those of the arguments that its signature names."""
+        """Call the implementation with those of the arguments that are in its signature."""
         return self.hook.function(**{name: arguments[name] for name in self.hook.argnames})
 
 
 class PluginManager:
-    """The installed plugins, what they provide, and why some do not work. Immutable once `load` has created it."""
+    """The installed plugins, what they provide, and why some of them do not work. The object is immutable once `load`
+    has created it."""
 
     def __init__(
         self,
@@ -107,11 +109,11 @@ class PluginManager:
         self._options: list[Provided[Option]] = []
         self._pluggy = pluggy.PluginManager(spec.PROJECT)
         self._pluggy.add_hookspecs(spec)
-        for candidate in reversed(plugins):  # pluggy calls the last registered first
+        for candidate in reversed(plugins):  # pluggy calls the plugin that was registered last first
             if candidate.source not in self.blocked:
                 self._admit(candidate)
         self.handlers: tuple[Candidate, ...] = tuple(item for item in handlers if item.source not in self.blocked)
-        """The entry points written for torchrun that are not blocked. They have not been imported yet."""
+        """The entry points that were written for torchrun and are not blocked. They have not been imported yet."""
 
     @classmethod
     def load(
@@ -127,9 +129,9 @@ class PluginManager:
         Args:
             environ: provides `ELASTIC_DISABLE_PLUGINS` and, if `allowed` is None, `ELASTIC_PLUGINS`.
             builtins: modules of the core to load even if no entry point names them.
-            entry_points: entry points to use instead of the installed ones. Those in other groups are ignored.
+            entry_points: entry points to use instead of the installed ones. Entry points in other groups are ignored.
             reserved: names that plugins must not use for the options that they add.
-            allowed: the distributions to which loading is limited, besides the core.
+            allowed: the distributions whose plugins may be loaded, in addition to the core's.
         """
         points, failures = installed_entry_points() if entry_points is None else (list(entry_points), [])
         plugins = with_builtins(candidates(points, GROUP), builtins)
@@ -158,7 +160,7 @@ class PluginManager:
 
     def _register(self, key: str, candidate: Candidate) -> None:
         if key in self._admitted:
-            raise InvalidPlugin(f"another plugin of that name is already loaded: {self._admitted[key].target}")
+            raise InvalidPlugin(f"another plugin with that name is already loaded: {self._admitted[key].target}")
         plugin = candidate.load()
         if self._pluggy.is_registered(plugin):
             raise InvalidPlugin(f"{candidate.target} is already loaded as {self._pluggy.get_name(plugin)}")
@@ -204,8 +206,8 @@ class PluginManager:
         return tuple(sorted(self._failures, key=lambda failure: failure.source))
 
     def implementations(self, hook: str) -> tuple[Implementation, ...]:
-        """Return the hook's implementations in calling order: `tryfirst` ones first, the rest by distribution and
-        plugin name."""
+        """Return the hook's implementations in the order in which they are called: first those with `tryfirst`, then
+        all others by distribution and plugin name."""
         caller: pluggy.HookCaller = getattr(self._pluggy.hook, hook)
         return tuple(
             Implementation(self._admitted[found.plugin_name].source, found)
@@ -233,7 +235,8 @@ class PluginManager:
 
         kind = kind_of(StoreRecord)
         stores = [item for item in self.records(StoreRecord) if item.record.shared]
-        # The core treats other errors from a store as an outage and retries. For these errors, retrying is pointless.
+        # The core treats all other errors from a store as an outage, and retries. For these errors, retrying is
+        # pointless.
         lasting = (ImportError, *MISTAKES)
         return [Provided(record_of(selection.attributed(item, kind, lasting)), item.source) for item in stores]
 
@@ -246,8 +249,8 @@ class PluginManager:
         return selection.select(kind_of(kind), self.records(kind), name, self.failures, self.blocked)
 
     def select(self, kind: type[R], name: str) -> R:
-        """Return the record with that name or alias. Errors in its functions name the plugin. Raises PluginError like
-        `provided`."""
+        """Return the record with that name or alias, wrapped so that errors in its functions name the plugin. Raises
+        PluginError in the same cases as `provided`."""
         return selection.attributed(self.provided(kind, name), kind_of(kind))
 
     def backend_named(self, name: str) -> RendezvousBackendRecord | None:
@@ -274,7 +277,8 @@ class PluginManager:
         ]
 
     def to_install(self, kind: type[Record], name: str) -> str | None:
-        """Return this project's distribution that provides a missing name, or None if installing one would not help."""
+        """Return the distribution of this project that provides a missing name, or None if installing a distribution
+        would not help."""
         if any(name in selection.names_of(item.record) for item in self.records(kind)):
             return None
         return selection.to_install(kind_of(kind), name, self.failures, self.blocked)
@@ -296,8 +300,8 @@ class PluginManager:
         return frozenset(option.name.replace("-", "_").lower() for option in options if option.secret)
 
     def option_conflicts(self) -> tuple[Conflict, ...]:
-        """Return the added options whose names are reserved or used by several plugins. `-` and `_` are treated as
-        equal."""
+        """Return the added options whose names are reserved or are used by several plugins. In names, `-` and `_` are
+        treated as equal."""
         return selection.option_conflicts(self._options, self._reserved)
 
     def added_by(self, source: Source) -> tuple[Option, ...]:

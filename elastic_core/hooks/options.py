@@ -19,7 +19,8 @@ _TORCHRUNS = {
     *("join_timeout", "last_call_timeout", "close_timeout", "heartbeat_timeout", "keep_alive_interval"),
     *("keep_alive_max_attempt", "store_type", "is_host", "read_timeout", "timeout", "rank", "etcd_prefix"),
 }
-"""Options of torchrun's backends that can be ignored. TLS options cannot, because that would disable encryption."""
+"""Options of torchrun's backends that can be ignored. TLS options are not among them, because ignoring them would
+disable encryption."""
 
 
 def type_options(
@@ -29,12 +30,12 @@ def type_options(
 
     Args:
         options: the options that the plugin declares; None accepts any option and keeps its value unchanged.
-        raw: values as text (from a flag or a variable) or already typed (from a table); None means unset. Names may
+        raw: values as strings (from a flag or a variable) or already typed (from a table); None means unset. Names may
             contain `-` instead of `_`.
         origin: the source of `raw`, for messages.
 
     Returns:
-        The value or default of every declared option that has no problem, and the problems.
+        The value or the default of every declared option without problems, and the list of problems.
     """
     if options is None:
         return dict(raw), ()
@@ -51,8 +52,8 @@ def type_options(
 
 
 def not_needed(options: Sequence[Option] | None, raw: Iterable[str]) -> list[str]:
-    """Return the names in `raw` that are options of torchrun's backends but not of this one. Command lines written for
-    torchrun may contain them, and torchrun ignores options that a backend does not know."""
+    """Return the names in `raw` that are options of torchrun's backends but not of this backend. Command lines that
+    were written for torchrun may contain them, because torchrun ignores options that a backend does not know."""
     if options is None:
         return []
     unused = _TORCHRUNS - {option.name for option in options}
@@ -66,7 +67,8 @@ def needed(options: Sequence[Option] | None, raw: Mapping[str, object]) -> dict[
 
 
 def find_option(raw: Mapping[str, T], name: str) -> T | None:
-    """Return the option's value in `raw`, however its name is spelled, or None if the option is not given."""
+    """Return the option's value in `raw`, whether its name is written with `-` or `_`, or None if the option is not
+    given."""
     return next((value for written, value in raw.items() if _key(written) == name), None)
 
 

@@ -1,5 +1,6 @@
-"""The records that registration hooks return, each with a name for users, a summary, typed options and a factory. Each
-kind of record has a hook that returns it, a flag that selects it, and distributions that provide known names."""
+"""The records that registration hooks return. Each record has a name for users, a summary, typed options and a factory.
+Each kind of record has a hook that returns it, usually a flag that selects it, and distributions that provide known
+names."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ class Record:
         summary: one line for `elastic plugins`.
         factory: creates the component. It receives a `Context`, whose `options` contains typed values or defaults for
             the record's options and for those that the plugin added. Some record types pass further arguments.
-        options: the accepted options; None accepts any, as text.
+        options: the accepted options. With None, any option is accepted, and its value is a string.
         aliases: alternative names.
     """
 
@@ -76,22 +77,26 @@ class RendezvousBackendRecord(Record):
     """A way for nodes to find each other. Users select it with `--rdzv-backend`.
 
     Args:
-        factory: also receives the parameters, whose config includes the record's options.
-        open_backend: receives the same arguments and creates only the backend, for `elastic status` and `elastic
-            drain`: a client of an existing store, which never hosts the store and does not join the job. The option
-            `join_timeout`, if declared, limits the seconds for connecting. In the parameters, the node counts are
-            placeholders, and `node` is None. If `open_backend` is None, these commands do not support this backend.
+        factory: also receives the `RendezvousParameters`, whose config includes the record's options.
+        open_backend: creates only the backend, for `elastic status` and `elastic drain`: a client of an existing store,
+            which never hosts the store and does not join the job. It receives the same arguments as the factory. In the
+            parameters, the node counts are placeholders, and `node` is None. The option `join_timeout`, if the record
+            declares it, limits how many seconds connecting may take. If `open_backend` is None, these commands do not
+            support this backend.
         serve: creates a store server for `elastic serve`. It receives the endpoint (`host:port`; `0.0.0.0` means all
-            addresses) and the number of nodes to support. If None, `elastic serve` does not support this backend.
-        forkable: whether the agent's process may be forked while the handler exists, as the start method `fork` does
-            for functions. False for clients whose threads or connections do not survive a fork.
-        defaults: returns values for settings that the user has not set, such as the endpoint, by field of `Settings`,
-            each with the reason that `elastic explain` shows.
+            addresses) and the number of nodes to support. If `serve` is None, `elastic serve` does not
+            support this backend.
+        forkable: whether the agent's process may be forked while the handler exists. The start method `fork` does this
+            to run functions. Set it to False for a client whose threads or connections do not survive a fork.
+        defaults: returns values for settings that the user has not set, such as the endpoint. The result maps fields of
+            `Settings` to pairs of a value and the reason that `elastic explain` shows.
         problems: returns the problems in the settings that would prevent a job from starting with this backend. They
             are reported together with all other configuration problems, before anything starts.
-        hosts_of: for `elastic doctor`, returns the (host, port) pairs in `settings.rdzv_endpoint`; empty if it names a
-            file, for example. Raises ConfigurationError if the endpoint is invalid. If None, any endpoint is accepted.
-        hosted: whether a node of the job hosts the store, so that nothing answers at the endpoint before the start.
+        hosts_of: for `elastic doctor`, returns the (host, port) pairs in `settings.rdzv_endpoint`, or no pairs if, for
+            example, the endpoint is a file. Raises ConfigurationError if the endpoint is invalid. If `hosts_of` is
+            None, any endpoint is accepted.
+        hosted: whether a node of the job hosts the store, so that nothing listens at the endpoint before the job
+            starts.
     """
 
     factory: Callable[[Context, RendezvousParameters], RendezvousHandler]
@@ -109,10 +114,10 @@ class StoreRecord(Record):
     """A key-value store. The core provides a rendezvous backend of the same name, unless the plugin provides one.
 
     Args:
-        factory: called for every connection, from several threads. Only one thread at a time uses a connection. If the
-            connection has a `close` method, the core calls it.
+        factory: called for every connection, from several threads. Each connection is used by only one thread at a
+            time. If the connection has a `close` method, the core calls it at the end.
         shared: whether other processes can reach the same store. If not, the core does not provide a backend.
-        defaults, problems, hosts_of: as in `RendezvousBackendRecord`, for the backend.
+        defaults, problems, hosts_of: as in `RendezvousBackendRecord`, for the backend that the core provides.
     """
 
     factory: Callable[[Context], Store]
@@ -142,11 +147,11 @@ class WorkerStarterRecord(Record):
     """A way to start workers. Users select it with `--worker-starter`.
 
     Args:
-        factory: also receives the work that the workers run. It is called once per agent, and raises ConfigurationError
-            if this starter does not support such work.
+        factory: also receives the `Work` that the workers run. It is called once per agent, and raises
+            ConfigurationError if this starter does not support such work.
         forks: whether the starter forks the agent's process, which some store clients do not survive.
         explain: receives the same arguments, and returns information for `elastic explain` as a mapping of names to
-            JSON values; None or an empty mapping for no information.
+            JSON values. If there is none, it returns None or an empty mapping.
     """
 
     factory: Callable[[Context, Work], Starter]
@@ -156,17 +161,17 @@ class WorkerStarterRecord(Record):
 
 @dataclass(frozen=True)
 class RankPolicyRecord(Record):
-    """An ordering of the nodes. Users select it with `--rank-policy`. `factory` returns a `RankPolicy`."""
+    """A policy that orders the nodes. Users select it with `--rank-policy`. `factory` returns a `RankPolicy`."""
 
     factory: Callable[[Context], RankPolicy]
 
 
 @dataclass(frozen=True)
 class CommandRecord(Record):
-    """A command, which users call as `elastic NAME`. The summary is its line in `elastic --help`.
+    """A command, which users run as `elastic NAME`. The summary is the command's line in `elastic --help`.
 
     Args:
-        factory: runs the command. It also receives the positional arguments. Returns the exit code; None means 0.
+        factory: runs the command. It also receives the positional arguments, and returns the exit code; None means 0.
         options: the command's flags. `context.options` also has the options that the plugin adds to `elastic run`. If
             None, the command receives all of its arguments and parses them itself.
         settings: the settings of `elastic run` that the command also accepts, with their flags, variables and config
@@ -197,15 +202,16 @@ class HealthCheckRecord(Record):
 @dataclass(frozen=True)
 class NoticeRecord(Record):
     """A source of notices that this node must leave. All installed sources run; users do not select them. The record
-    must not have options. `factory` also receives a function to wait with, and returns the notices."""
+    must not have options. `factory` also receives the function with which it must wait, and returns an iterator of
+    notices."""
 
     factory: Callable[[Context, Pause], Notices]
 
 
 @dataclass(frozen=True)
 class RecordKind:
-    """One kind of record. `flag` selects a record by its name. `made` names the methods that the factory's result must
-    have. `homes` maps known names to the distributions that provide them."""
+    """One kind of record. `flag` is the flag that selects a record by its name. `made` contains the names of the
+    methods that the factory's result must have. `homes` maps known names to the distributions that provide them."""
 
     record: type[Record]
     hook: str

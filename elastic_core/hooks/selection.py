@@ -1,4 +1,5 @@
-"""Selects a record by its name. Exactly one plugin must provide the name: the last one never silently wins."""
+"""Selects a record by its name. Exactly one plugin must provide the name: if several do, that is an error, and none of
+them silently wins."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ class Conflict:
 
     @property
     def losers(self) -> tuple[Source, ...]:
-        """The sources to blame: third-party plugins if there are any, otherwise this project's plugins, otherwise the
-        core."""
+        """The sources that are to blame for the conflict: third-party plugins if there are any, otherwise this
+        project's plugins, otherwise the core."""
         third_party = tuple(source for source in self.sources if source.distribution not in OURS)
         return third_party or tuple(source for source in self.sources if source.distribution != CORE) or self.sources
 
@@ -77,14 +78,15 @@ def conflicts(kind: RecordKind, provided: Iterable[Provided[Record]]) -> tuple[C
 
 
 def without_twins(offered: Iterable[Provided[R]], native: Iterable[Provided[R]]) -> list[Provided[R]]:
-    """Return the offered records, without those for which the same distribution provides a `native` record with that
-    name. A native record is preferred because it was written for elastic-core."""
+    """Return the offered records, except those for which the same distribution also provides a `native` record with the
+    same name. The native record is preferred because it was written for elastic-core."""
     own = {(item.source.distribution, name) for item in native for name in names_of(item.record)}
     return [item for item in offered if (item.source.distribution, item.record.name) not in own]
 
 
 def option_conflicts(options: Sequence[Provided[Option]], reserved: Mapping[str, Source]) -> tuple[Conflict, ...]:
-    """Return the options added to `elastic run` whose normalized names are `reserved` or used by several plugins."""
+    """Return the options added to `elastic run` whose normalized names are `reserved` or are used by several
+    plugins."""
     added = [(normalised(item.record.name), item.source) for item in options]
     taken = {name: reserved[name] for name, _ in added if name in reserved}
     return _contested("option", [*added, *taken.items()])
@@ -105,7 +107,8 @@ def select(
     failures: Sequence[Failure],
     blocked: Mapping[Source, str],
 ) -> Provided[R]:
-    """Return the only record with that name or alias. `failures` and `blocked` are used in the error message.
+    """Return the record with that name or alias, which exactly one plugin must provide. `failures` and `blocked` are
+    used in the error message.
 
     Raises:
         PluginError: several plugins provide the name, or none does; the message has a remedy.
@@ -129,7 +132,7 @@ def attributed(
     def make(*args: Any, **options: Any) -> Any:
         made = record.factory(*args, **options)
         if missing := [name for name in kind.made if not hasattr(made, name)]:
-            raise TypeError(f"expected an object with {missing[0]}() from its factory, found {made!r}")
+            raise TypeError(f"its factory must return an object with {missing[0]}(), but returned {made!r}")
         return made
 
     calls = {field.name: getattr(record, field.name) for field in fields(record)} | {"factory": make}
@@ -149,7 +152,7 @@ def _described(call: Callable[..., Any], shape: str, read: Callable[[Any], Any])
         try:
             return read(found)
         except (TypeError, ValueError, AttributeError) as error:
-            raise TypeError(f"expected {shape} from {call.__name__}, found {found!r}") from error
+            raise TypeError(f"{call.__name__} must return {shape}, but returned {found!r}") from error
 
     return described
 
@@ -201,8 +204,8 @@ def attributing(
     errors: tuple[type[BaseException], ...] = (Exception, SystemExit),
     passed_on: tuple[type[BaseException], ...] = (ElasticError,),
 ) -> Iterator[None]:
-    """Replace errors of these types with a PluginError that names the plugin, so that they do not look like bugs in the
-    core. Errors of the types in `passed_on` are not replaced. Also works as a decorator."""
+    """Replace errors of the types in `errors` with a PluginError that names the plugin, so that they do not look like
+    bugs in the core. Errors of the types in `passed_on` are not replaced. The function also works as a decorator."""
     try:
         yield
     except passed_on:
@@ -227,7 +230,8 @@ def _advice(error: BaseException, source: Source) -> str:
 
 
 def _is_theirs(path: str) -> bool:
-    """Return whether the file belongs neither to this project nor to the standard library (without site-packages)."""
+    """Return whether the file belongs neither to this project nor to the standard library, which does not include
+    site-packages."""
     installed = "site-packages" in path or "dist-packages" in path
     return not path.startswith(_OURS) and (installed or not path.startswith(_STANDARD))
 
@@ -251,8 +255,8 @@ def _unknown(
 
 
 def to_install(kind: RecordKind, name: str, failures: Sequence[Failure], blocked: Iterable[Source]) -> str | None:
-    """Return this project's distribution that provides the name, or None if it is installed but failed or is
-    blocked."""
+    """Return the distribution of this project that provides the name. Returns None if there is none, or if it is
+    installed but failed to load or is blocked."""
     home = kind.homes.get(name)
     present = {normalised(source.distribution) for source in (*blocked, *(failure.source for failure in failures))}
     return None if home in present else home
@@ -277,8 +281,8 @@ class Selection:
 
     Args:
         given: the options as the user wrote them.
-        place: where the user wrote them, for messages.
-        flags: settings that set options of the same name if the record declares them and `given` does not contain them.
+        place: where the user wrote the options, for messages. flags: settings that also set options. A setting sets the
+            option with the same name if the record declares that option and `given` does not contain it.
     """
 
     kind: type[Record]
@@ -288,8 +292,8 @@ class Selection:
     flags: Mapping[str, object] = field(default_factory=dict)
 
     def choose(self, manager: PluginManager) -> Chosen[Any]:
-        """Select the record and convert its options to their types. Raises ConfigurationError for invalid options or
-        names."""
+        """Select the record and convert its options to their types. Raises ConfigurationError if the name or an option
+        is invalid."""
         provided = manager.provided(self.kind, self.name)
         record = attributed(provided, kind_of(self.kind))
         values, problems = type_options(record.options, self._written(record), self.place)

@@ -5,9 +5,9 @@ is imported only when a user selects the backend, because such modules import to
 errors, which are recognized by class name and replaced with elastic-core's.
 
 By default, torch's dynamic handler hosts a single store and gives it to the workers of every round. Workers would then
-find the addresses of dead peers in it, and the members would get different addresses after rank 0 fails or a node
-joins. The handler reads the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE in each call. While it is set, rank 0 instead
-gives all members of a round one address with a new port."""
+find the addresses of dead peers in the store, and after rank 0 fails or a node joins, the members would get different
+addresses for it. The handler reads the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE in each call. While the variable is
+set, rank 0 instead gives all members of a round the same address, with a new port."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ _OURS: dict[str, type[RendezvousError]] = {
 
 
 class HeldVariable:
-    """An environment variable that is set while at least one caller holds it. A value set by the user is kept.
-    Thread-safe: if a program runs several jobs, callers overlap, and the last one removes the variable."""
+    """An environment variable that is set while at least one caller holds it. If the user has set the variable, its
+    value is kept. Thread-safe: if a program runs several jobs, several callers may hold the variable at the same time,
+    and the last one removes it."""
 
     def __init__(self, name: str, value: str, environ: MutableMapping[str, str]) -> None:
         self._name = name
@@ -84,7 +85,7 @@ class HeldVariable:
                     self._environ.pop(self._name, None)
 
 
-_not_shared = HeldVariable(NOT_SHARED, "1", os.environ)  # one for the process, like the environment
+_not_shared = HeldVariable(NOT_SHARED, "1", os.environ)  # one for the whole process, like the environment
 
 
 def store_not_shared() -> contextlib.AbstractContextManager[None]:
@@ -95,8 +96,8 @@ def store_not_shared() -> contextlib.AbstractContextManager[None]:
 
 class TorchrunHandler(RendezvousHandler):
     """Adapts a handler that was written for torchrun. It replaces the handler's errors, and prevents torch's own
-    handlers from sharing one store with the workers of all rounds. A handler that still reports a shared store is
-    believed.
+    handlers from sharing one store with the workers of all rounds. If a handler reports a shared store nevertheless,
+    the agent uses that store.
 
     Args:
         foreign: the handler, with the methods of torch's RendezvousHandler; older handlers lack `use_agent_store`.
@@ -132,8 +133,8 @@ class TorchrunHandler(RendezvousHandler):
 
     @property
     def outage_patience(self) -> None:
-        """Always None, because the first node to finish may end the store. Unlike in torchrun, no exit barrier makes
-        that node wait for the other nodes."""
+        """Always None, because the store may end when the first node finishes. Unlike in torchrun, there is no exit
+        barrier that makes that node wait for the other nodes."""
 
     def shutdown(self) -> bool:
         """Shut down the wrapped handler only if this node has closed the job, because shutting down torch's handlers
@@ -151,7 +152,8 @@ class TorchrunHandler(RendezvousHandler):
 
 @contextlib.contextmanager
 def _our_errors() -> Iterator[None]:
-    """Replace an error with the elastic-core error that has the same name as its class or one of its base classes."""
+    """Replace an error with the elastic-core error whose class has the same name as the error's class or one of its
+    base classes."""
     try:
         yield
     except ElasticError:
@@ -171,12 +173,12 @@ def _default_message(kind: type[RendezvousError]) -> str:
 
 
 def provided_handler(candidate: Candidate) -> Provided[RendezvousBackendRecord]:
-    """Return the entry point as a backend that accepts any option, as text."""
+    """Return the entry point as a backend that accepts any option, with its value as a string."""
 
     def create(context: Context, params: RendezvousParameters) -> RendezvousHandler:
         creator = candidate.load()()
         if not callable(creator):
-            raise TypeError(f"expected a function from {candidate.target}(), found {creator!r}")
+            raise TypeError(f"{candidate.target}() must return a function, but returned {creator!r}")
         with _our_errors(), store_not_shared():
             return TorchrunHandler(creator(params))
 

@@ -1,6 +1,6 @@
 """Checks that a plugin's hooks are known and marked, and that its registration hooks return valid records.
 
-Each check raises `InvalidPlugin` with all problems that it found, before any part of the plugin is used.
+A check that fails raises `InvalidPlugin` before any part of the plugin is used.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The interfaces that plugins implement and that the core's packages use to talk to each other."""
+"""The interfaces that plugins implement, and through which the core's packages communicate with each other."""

@@ -1,8 +1,8 @@
 """The interfaces of rendezvous backends.
 
-A minimal backend stores one small state and implements only `get_state` and `set_state`. The core then keeps the nodes'
-entries inside that state and polls it with backoff. A `RosterBackend` stores each node's entry separately, counts
-heartbeats and pushes changes; only such a backend scales to a thousand nodes.
+A minimal backend stores one small state and implements only `get_state` and `set_state`. With such a backend, the core
+keeps the nodes' entries inside that state and polls the state with backoff. A `RosterBackend` stores each node's entry
+separately, counts heartbeats and pushes changes; only this kind of backend scales to a thousand nodes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class ForeignStateError(RendezvousStateError):
 
     Args:
         token: identifies that value, so that `set_state` can replace it.
-        others: whether other nodes may have written it, for example with another secret or elastic-core version.
-        secret: whether the job has a secret that the value is not signed with.
+        others: whether other nodes of the job may have written it, for example with another secret or another version
+            of elastic-core. secret: whether the job has a secret and the value is not signed with it.
     """
 
     def __init__(self, message: str, token: Token, others: bool = True, secret: bool = False) -> None:
@@ -41,11 +41,12 @@ class ForeignStateError(RendezvousStateError):
 
 
 class Seal(Protocol):
-    """Signs the values in the store. `place` names a value's location, and a signature is valid only in that place."""
+    """Signs the values in the store. `place` is the name of a value's location in the store, and a signature is valid
+    only in that place."""
 
     @property
     def signs(self) -> bool:
-        """Whether the job has a secret. Without one, values are neither signed nor checked."""
+        """Whether the job has a secret. Without a secret, values are neither signed nor checked."""
         ...
 
     def sealed(self, place: str, data: bytes) -> bytes:
@@ -69,8 +70,9 @@ class RendezvousBackend(abc.ABC):
     """Stores one job's state and updates it by compare-and-swap. Method names and semantics are torch's.
 
     Every method may raise RendezvousConnectionError (the store is unreachable; the caller may retry) and
-    RendezvousStateError (the store holds a value that this job did not write; nodes can repair a ForeignStateError).
-    Several threads call the methods, but never concurrently. `elastic_testing.BackendContract` tests these rules.
+    RendezvousStateError (the store contains a value that this job did not write). If the latter is a ForeignStateError,
+    the nodes can repair the state. Several threads call the methods, but never concurrently.
+    `elastic_testing.BackendContract` tests these rules.
     """
 
     @property
@@ -84,10 +86,10 @@ class RendezvousBackend(abc.ABC):
 
     @abc.abstractmethod
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        """Write `state` if `token` still identifies the last write or, for a token of None, if there is no state yet.
+        """Write `state` if `token` still identifies the last write or, if `token` is None, if there is no state yet.
 
-        Returns the current state, its token, and whether this call wrote it, or None if the backend does not know the
-        current state. Every write has a unique token.
+        Returns the current state, its token, and whether this call wrote it. Returns None if the backend does not know
+        the current state. Every write has a unique token.
         """
 
 
@@ -96,10 +98,10 @@ class Announced:
     """One live entry, as a backend returns it.
 
     Args:
-        key: the node's key; every start of an agent creates a new one.
+        key: the node's key. Every agent creates a new key when it starts.
         entry: the node's last announced entry.
-        beats: a number that changes with every heartbeat; each observer times the changes on its own clock. None if the
-            backend itself drops the entries of failed nodes, for example with a lease.
+        beats: a number that changes with every heartbeat; each observer times the changes on its own clock. It is None
+            if the backend itself drops the entries of failed nodes, for example by means of a lease.
     """
 
     key: str
@@ -108,7 +110,7 @@ class Announced:
 
 
 class EntryDroppedError(RendezvousConnectionError):
-    """The store has dropped the entry of a node that is still alive, which must announce itself again."""
+    """The store has dropped the entry of a node that is still alive. The node must announce itself again."""
 
 
 class RosterBackend(RendezvousBackend):
@@ -121,8 +123,9 @@ class RosterBackend(RendezvousBackend):
     def sign_with(self, seal: Seal) -> bool:
         """Accept the job's seal. Called once if the job has a secret, before any other method except `close`.
 
-        Return True if the backend itself signs each value that it writes. It must then ignore unsigned values, and
-        raise ForeignStateError for an unsigned state. If this returns False, the core signs the state and the entries.
+        Return True if the backend itself signs each value that it writes. The backend must then ignore unsigned values,
+        and raise ForeignStateError for an unsigned state. If the method returns False, the core signs the state and the
+        entries.
         """
         return False
 
@@ -130,19 +133,22 @@ class RosterBackend(RendezvousBackend):
     def announce(self, key: str, entry: bytes) -> int:
         """Create or replace the entry for `key`, mark it as alive, and wake callers of `wait_for_roster`.
 
-        Returns how many entries are older than the first entry for this key (0 for the oldest), or an upper bound.
+        Returns the number of entries that are older than the first entry for this key (0 for the oldest), or an upper
+        bound for that number.
         """
 
     @abc.abstractmethod
     def withdraw(self, key: str) -> None:
-        """Remove an entry, this node's or one from `roster`, if it exists, and wake callers of `wait_for_roster`."""
+        """If the entry for `key` exists, remove it and wake callers of `wait_for_roster`. It may be this node's entry
+        or one returned by `roster`."""
 
     @abc.abstractmethod
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
         """Send a heartbeat.
 
         Args:
-            leading: whether this node is the leader (it runs `decide`); if so, also increment the leader counter.
+            leading: whether this node is the leader, which makes the job's decisions. If so, also increment the leader
+                counter.
             look: whether to return the leader counter.
 
         Returns the leader counter if `leading` or `look` is set, otherwise None. Raises EntryDroppedError if the node's
@@ -152,19 +158,19 @@ class RosterBackend(RendezvousBackend):
     @abc.abstractmethod
     def roster(self) -> tuple[Announced, ...]:
         """Return all entries, in the order in which their keys were first announced. Entries that have not changed
-        since the last call may come from a cache, but heartbeat numbers must be current."""
+        since the last call may come from a cache, but the heartbeat numbers must be current."""
 
     @abc.abstractmethod
     def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
-        """Block until `token` no longer identifies the state (or, if it is None, until a state exists), or until
-        `timeout` is over. Returns whether the state changed. True may be a false alarm, but a change must not be
-        missed."""
+        """Block until `token` no longer identifies the state (or, if `token` is None, until a state exists), or until
+        `timeout` has passed. Returns whether the state has changed. The method may return True although nothing has
+        changed, but it must not miss a change."""
 
     @abc.abstractmethod
     def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
-        """Block until at least `more` entries have been announced or withdrawn since the last `roster` call, for at
-        most `timeout` seconds. Returns whether the roster changed. The method may return early, and True may be a false
-        alarm."""
+        """Block until at least `more` entries have been announced or withdrawn since the last `roster` call, but for at
+        most `timeout` seconds. Returns whether the roster has changed. The method may return early, and it may return
+        True although nothing has changed."""
 
     @property
     def vacant(self) -> bool:
@@ -180,9 +186,9 @@ class RosterBackend(RendezvousBackend):
 
     @property
     def grace(self) -> Duration:
-        """How many seconds beyond the failure timeout a node keeps its workers running while the store does not answer.
-        Use a value above 0 if the store is more likely to be down for all nodes (so that none of them is considered
-        failed) than for just one. Any thread may read this property, which must not block."""
+        """For how many seconds after the failure timeout a node keeps its workers running while the store does not
+        answer. Use a value above 0 if the store is more likely to be unreachable for all nodes (so that none of them is
+        considered failed) than for just one node. Any thread may read this property, which must not block."""
         return 0.0
 
     @property
@@ -192,13 +198,15 @@ class RosterBackend(RendezvousBackend):
 
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
         """Move the store that this process hosts, with its contents, to the first node in `heirs` that can host it.
-        `heirs` lists keys. Waits until the other nodes have switched to the new host, for at most twice `timeout`
-        seconds. Returns whether another node now hosts the store. By default, the store cannot move."""
+        `heirs` contains the nodes' keys. Waits until the other nodes have switched to the new host, but for at most
+        twice `timeout` seconds. Returns whether another node now hosts the store. By default, the store cannot be
+        moved."""
         return False
 
     def store_members(self) -> Sequence[str]:
-        """Return each member's status, such as `node0:2379 leads`, if the job runs its own store cluster; otherwise
-        return nothing. `elastic status` calls this method. It takes a few seconds at most."""
+        """If the job runs its own store cluster, return the status of each cluster member, such as `node0:2379 leads`;
+        otherwise, return an empty sequence. `elastic status` calls this method, which may take at most a few
+        seconds."""
         return ()
 
     @abc.abstractmethod
@@ -219,7 +227,8 @@ class RoundStores(abc.ABC):
     @abc.abstractmethod
     def reserve(self) -> RendezvousStoreInfo:
         """Reserve an address for the workers' store, in case this node becomes rank 0. The reservation lasts until
-        `open` or `release`. A new one replaces it, and stops the store that this node hosted for an earlier round."""
+        `open` or `release` is called. A new reservation replaces it, and stops the store that this node hosted for an
+        earlier round."""
 
     def seen_from_here(self, host: RendezvousStoreInfo) -> RendezvousStoreInfo:
         """Return the address at which this node reaches the workers' store that rank 0 advertises as `host`."""

@@ -41,9 +41,9 @@ class RendezvousParameters:
         endpoint: one or more `host[:port]`, separated by commas; may be empty.
         run_id: the job's id; never empty.
         min_nodes, max_nodes: the job's size; 1 <= min_nodes <= max_nodes.
-        local_addr: the address that this node advertises; None lets the backend determine it.
-        node: this node's description; None for a handler that is created without an agent.
-        config: the backend's options, as text or already typed.
+        local_addr: the address that this node advertises; if it is None, the backend determines the address. node: this
+            node's description; None for a handler that is created without an agent. config: the backend's options, as
+            strings or already typed.
 
     Raises:
         ValueError: an argument is out of bounds.
@@ -122,12 +122,12 @@ class RendezvousStoreInfo:
 
         Args:
             local_addr: rank 0's address; defaults to its fully qualified host name.
-            server_port: the port of a server that is already running on rank 0; None picks a free port without
-                reserving it. To reserve one, pass the port of an `elastic_core.plugin.PortReservation`.
+            server_port: the port of a server that is already running on rank 0. If it is None, a free port is chosen
+                but not reserved. To use a reserved port, pass the port of an `elastic_core.plugin.PortReservation`.
 
         Raises:
             RendezvousStateError: the store holds an invalid address or port.
-            RendezvousConnectionError and any other error that the store raises.
+            RendezvousConnectionError, and any other error that the store raises.
         """
         if rank == 0:
             store.set(cls.MASTER_ADDR_KEY, local_addr or socket.getfqdn())
@@ -157,8 +157,8 @@ class RendezvousInfo:
             with etcd if torch has already been imported when the round forms.
         rank: this node's rank.
         world_size: the number of nodes.
-        formed: the description of the round on which all members agree. It is None from handlers that do not
-            provide it, such as those written for torchrun.
+        formed: the description of the round on which all members agree. It is None if the handler does not provide it,
+            as is the case for handlers written for torchrun.
     """
 
     store: Store
@@ -180,9 +180,9 @@ def no_restart_left(max_restarts: int) -> str:
 class Outcome(enum.Enum):
     """How a node's round ended.
 
-    RESTART: join the next round. CLOSED: the job is over. FENCED: the store has been unreachable for so long that other
-    nodes may consider this node failed; stop the workers, and rejoin once the store is reachable again.
-    DRAINED: this node was asked to leave.
+    RESTART: the node must join the next round. CLOSED: the job is over. FENCED: the store has been unreachable for so
+    long that other nodes may consider this node failed; the node must stop its workers, and rejoin once the store is
+    reachable again. DRAINED: this node was asked to leave.
     """
 
     RESTART = "restart"
@@ -196,11 +196,11 @@ class Verdict:
     """The outcome of a round and the reason for it.
 
     Args:
-        failed: for RESTART, whether a worker failure is the cause; if not, the membership changed.
+        failed: for RESTART, whether the cause is a worker failure; if not, it is a change of membership.
         succeeded: for CLOSED, whether the job succeeded.
         by: for CLOSED, the node that closed the job.
         failures: the known worker failures on all nodes, by global rank; the root cause comes first.
-        lost: for RESTART, whether a node failed.
+        lost: for RESTART, whether the cause is the failure of a node.
         judged: for RESTART, whether the cause is final. If not, a node failure may have caused the worker failure, and
             `Round.ended` of the next round has the final cause.
         within: for DRAINED, how many seconds the workers get until SIGKILL, if that is less than usual.
@@ -278,9 +278,9 @@ class RoundHandler(RendezvousHandler):
     """A handler that also tracks the current round: it notifies the agent when the round ends, and counts the job's
     restarts across all nodes.
 
-    After a FENCED round, the agent calls `next_rendezvous` again, which waits for the store no longer than it waits for
-    other nodes. In the background, the handler processes the agent's reports, and retries them during store outages.
-    Any thread may call the methods below. They do not block unless documented otherwise.
+    After a FENCED round, the agent calls `next_rendezvous` again. This call waits for the store for no longer than it
+    would wait for other nodes. The handler processes the agent's reports in the background, and retries them during
+    store outages. Any thread may call the methods below. They do not block unless documented otherwise.
     """
 
     @property
@@ -299,19 +299,20 @@ class RoundHandler(RendezvousHandler):
         return not self.hosts_store
 
     def hurry(self) -> None:
-        """Keep `shutdown` from waiting for other nodes or moving the store, because the user insists on exiting
-        immediately."""
+        """Make `shutdown` return without waiting for other nodes or moving the store, because the user insists on
+        exiting immediately."""
 
     @property
     def lifeline(self) -> int:
-        """The descriptor of a socket that notifies the other nodes, when it closes, that this agent has ended; -1 if
-        there is none. The guardian, which ends the workers if the agent is killed, holds a copy until they have
-        ended."""
+        """The descriptor of a socket, or -1 if there is none. When the socket closes, the other nodes learn that this
+        agent has ended. The guardian, which ends the workers if the agent is killed, keeps a copy of the descriptor
+        open until they have ended."""
         return -1
 
     def introduce(self, role: str, local_world_size: int, max_restarts: int, stop_timeout: Duration) -> None:
         """Set the attributes of this node that the agent determines (see `interfaces.node.Node`). Called before the
-        first `next_rendezvous`. Handlers that get them from `RendezvousParameters.node` may ignore this call."""
+        first `next_rendezvous`. A handler that takes these attributes from `RendezvousParameters.node` may ignore this
+        call."""
         return
 
     def rank_by(self, policy: RankPolicy) -> None:
@@ -325,8 +326,8 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Register a listener, which any thread may call whenever `verdict` may have changed. The listener does not
-        block."""
+        """Register a listener. The handler calls it, from any thread, whenever `verdict` may have changed. The listener
+        does not block."""
 
     @abc.abstractmethod
     def verdict(self) -> Verdict | None:
@@ -334,13 +335,14 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def ask_again(self) -> Instant | None:
-        """Return when the agent must check `verdict` again even without a notification, or None if it need not. If a
-        store outage lasts until that time, the round ends as FENCED."""
+        """Return the time at which the agent must check `verdict` again even without a notification, or None if there
+        is no such time. If a store outage lasts until then, the round ends as FENCED."""
 
     def stop_by(self) -> Instant | None:
-        """Return the deadline for stopping the workers of an ended round. After it, the other nodes may form a round
-        without this node; if they already have, the deadline has passed. Every answer from the store may change the
-        deadline. None (the default) means that the other nodes wait for as long as it takes."""
+        """Return the deadline for stopping the workers of an ended round. After this deadline, the other nodes may form
+        a round without this node; if they have already done so, the deadline has passed. Every response from the store
+        may change the deadline. None (the default) means that the other nodes wait for this node for as long as it
+        takes."""
         return None
 
     @abc.abstractmethod
@@ -348,20 +350,21 @@ class RoundHandler(RendezvousHandler):
         """Report this node's failed workers, which ends the round for all nodes. If no restart is left, or a restart
         cannot help, the job is closed, and `next_rendezvous` raises RendezvousClosedError.
 
-        The agent calls this as soon as it notices an exit, and again with all details after the workers have stopped.
-        The second report replaces the first. A call may also come after the round has ended."""
+        The agent calls this method as soon as it notices an exit, and again with all details after the workers have
+        stopped. The second report replaces the first. The method may also be called after the round has ended."""
 
     @abc.abstractmethod
     def report_success(self) -> None:
-        """Report that all workers of this node succeeded. Once all members have reported this, the job is closed."""
+        """Report that all workers of this node have succeeded. Once all members have reported success, the job is
+        closed."""
 
     @abc.abstractmethod
     def leave(self, reason: str, timeout: Duration) -> bool:
         """Announce that this node is leaving. The other nodes form a round without it as soon as its workers have
-        stopped, which `shutdown` announces. Blocks for at most `timeout` seconds. Returns whether the announcement was
-        written. The rendezvous stays open."""
+        stopped, which `shutdown` announces. Blocks for at most `timeout` seconds. Returns whether the announcement has
+        been written to the store. The rendezvous stays open."""
 
     @abc.abstractmethod
     def progress(self) -> str:
         """Return a status line for users who are waiting for a round to form or for other nodes to succeed. It shows
-        how many nodes have joined and which are missing. Empty if nothing is known."""
+        how many nodes have joined and which nodes are missing. It is empty if nothing is known."""

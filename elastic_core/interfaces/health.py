@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class AgentPhase(str, enum.Enum):
     """What an agent is doing.
 
-    JOINING: waiting for the next round. STARTING: a round has formed, and the agent starts the workers. RUNNING: the
-    workers run. STOPPING: stopping the workers before joining the next round. DRAINING: stopping the workers to leave
-    the job, as requested. FINISHING: this node's workers have succeeded, but workers of other nodes still run.
-    FINISHED: the agent is done.
+    JOINING: waiting for the next round. STARTING: a round has formed, and the agent is starting the workers. RUNNING:
+    the workers are running. STOPPING: the agent is stopping the workers before it joins the next round. DRAINING: the
+    agent is stopping the workers in order to leave the job, as requested. FINISHING: this node's workers have
+    succeeded, but workers of other nodes are still running. FINISHED: the agent is done.
     """
 
     JOINING = "joining"
@@ -33,8 +33,8 @@ class AgentPhase(str, enum.Enum):
 
 
 class CheckLevel(str, enum.Enum):
-    """How serious a finding is. WARNING: a run would start but may have problems. FAILURE: a run would not work
-    here."""
+    """How serious a finding is. WARNING: a run would start, but may have problems. FAILURE: a run would not work on
+    this machine."""
 
     OK = "ok"
     WARNING = "warning"
@@ -47,7 +47,7 @@ class CheckResult:
 
     Args:
         message: the finding, as a sentence without a period.
-        remedy: what the user should do; empty if nothing.
+        remedy: what the user should do, or an empty string if there is nothing to do.
     """
 
     level: CheckLevel
@@ -84,8 +84,8 @@ class CheckStatus:
     """The last result of a health check while a job runs.
 
     Args:
-        result: the check's result; None before the first check.
-        checked_at: when the last check began, in seconds since the epoch; 0 before the first check.
+        result: the check's result; None until the check has run once. checked_at: when the last run of the check began,
+            in seconds since the epoch; 0 until the check has run once.
     """
 
     name: str
@@ -112,10 +112,10 @@ class RoundStatus:
     Args:
         formed_at, ended_at: in seconds since the epoch; `ended_at` is None while the round is running.
         formed_because: why the round formed at that moment.
-        ended_because: why the round ended; empty while it is running.
+        ended_because: why the round ended; empty while the round is running.
         cause: `failure`, `hang`, `node lost` or `membership` if another round follows, otherwise `succeeded`, `failed`
             or `stopped`; empty until the round has ended and the cause has been decided.
-        rendezvous: how many seconds this node waited for the round to form.
+        rendezvous: the number of seconds for which this node waited for the round to form.
     """
 
     number: int
@@ -132,17 +132,15 @@ class RoundStatus:
 
 @dataclass(frozen=True)
 class Recovery:
-    """How one round replaced another. The four durations, in seconds, are consecutive.
+    """How one round replaced another. The four durations, in seconds, follow one another without gaps.
 
     Args:
         round: the number of the new round.
         cause, reason: why the previous round ended.
         at: when the workers were running again, in seconds since the epoch.
         detect: from the first sign (a worker exit, an expired timer, another node's report) until the agent began to
-            stop the workers.
-        stop: until all workers had stopped.
-        rendezvous: until the new round had formed.
-        start: until the new round's workers were running.
+            stop the workers. stop: from then until all workers had stopped. rendezvous: from then until the new round
+            had formed. start: from then until the new round's workers were running.
     """
 
     round: int
@@ -161,13 +159,13 @@ class Recovery:
 
 @dataclass(frozen=True)
 class StopStatus:
-    """How far this node's workers are that save after the same step.
+    """The progress of this node's workers while they save, all after the same step, before they are stopped.
 
     Args:
         round: the number of the workers' round.
         step: the step on which all nodes have agreed.
         deadline: when the workers are killed, in seconds since the epoch.
-        saved, unsaved: the global ranks of this node's workers that have saved, and of the others.
+        saved, unsaved: the global ranks of this node's workers that have saved, and of those that have not.
     """
 
     round: int
@@ -185,9 +183,9 @@ class AgentStatus:
         version: increases with every change.
         phase_since: when the phase began, in seconds since the epoch.
         reason: the reason for the phase; may be empty.
-        stop: how far the workers are, while they save before a stop.
-        round: the number of the last round; 0 before the first.
-        group_rank: this node's group rank in that round; -1 before the first.
+        stop: the progress of the workers while they save before a stop, otherwise None.
+        round: the number of the last round; 0 before the first round. group_rank: this node's group rank in that round;
+            -1 before the first round.
         members: the members of that round, in rank order.
         rounds: the last rounds, oldest first.
         recoveries: the last recoveries, oldest first.
@@ -223,17 +221,19 @@ class AgentView(Protocol):
         waiting for events, this is the current time."""
 
     def watchdog_fault(self) -> str:
-        """Return why the configured watchdog is not watching the workers. The result is empty if it is watching,
-        or if none is configured."""
+        """Return why the configured watchdog is not watching the workers. The result is empty if the watchdog is
+        working, or if none is configured."""
 
     def template_pid(self) -> int | None:
-        """Return the id of the process from which `--warm-start` forks workers, or None while there is none."""
+        """Return the id of the process from which `--warm-start` forks workers, or None while there is no such
+        process."""
 
     def not_signed(self) -> int:
         """Return the number of places in the rendezvous store at which a value without a valid signature was found."""
 
     def checks(self) -> Sequence[CheckStatus]:
-        """Return the last results of the plugins' health checks. Results older than a minute are being refreshed."""
+        """Return the last results of the plugins' health checks. Checks whose results are older than a minute are run
+        again in the background."""
 
     def status(self) -> AgentStatus:
         """Return the current status."""

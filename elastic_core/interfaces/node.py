@@ -24,11 +24,11 @@ class Node:
         host: the machine's host name. New nodes are ranked by host name in natural order (node7 before node66).
         role: the role of its workers.
         local_world_size: the number of workers, at least 1.
-        rank_hint: the requested group rank (`--node-rank`); None for any.
+        rank_hint: the requested group rank (`--node-rank`); None if any rank will do.
         max_restarts: the maximum number of restarts after failures.
         labels: free-form labels, for users and rank policies.
-        stop_timeout: how many seconds the node may take to stop its workers. While the node is alive, the other nodes
-            wait that long before they form a round without it.
+        stop_timeout: the number of seconds that the node may take to stop its workers. While the node is alive, the
+            other nodes wait for that long before they form a round without it.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Node:
 
 class Member(NamedTuple):
     """A node that takes part in a round. Its group rank is its position among the round's members. Members are tuples,
-    because tuples are cheap and every node creates one for each node of the job."""
+    because tuples are cheap and every node creates a `Member` for each node of the job."""
 
     node: str
     host: str
@@ -57,12 +57,12 @@ class Round:
     """The description of a round on which all its members agree.
 
     Args:
-        number: 1 for the first round, incremented for each further round.
+        number: 1 for the first round, incremented by 1 for each further round.
         members: in the order of their group ranks.
-        restart_count: the number of restarts that failures have used so far.
+        restart_count: the number of restarts after failures so far.
         reason: why the round formed at that moment.
-        ended: how the previous round ended, as far as was known when this one formed. None for the first round, or if
-            the handler does not track rounds.
+        ended: how the previous round ended, as far as that was known when this round formed. It is None for the first
+            round, or if the handler does not track rounds.
     """
 
     number: int
@@ -78,7 +78,7 @@ class Candidate:
 
     Args:
         node: the node's description.
-        last_rank: the node's group rank in the last round; None for a newcomer.
+        last_rank: the node's group rank in the last round; None for a node that was not a member.
     """
 
     node: Node
@@ -86,8 +86,9 @@ class Candidate:
 
 
 RankPolicy = Callable[[Sequence[Candidate]], Sequence[Candidate]]
-"""Sorts the nodes of the next round by group rank. It receives them in the default order and returns the same objects.
-It must be a pure function. For each round, one node of the job calls it, in any thread."""
+"""Determines the order of the next round's nodes, and thereby their group ranks. It receives the nodes in the default
+order and returns the same objects in the new order. It must be a function without side effects. For each round, one
+node of the job calls it, in any thread."""
 
 
 def generated_name(host: str) -> str:

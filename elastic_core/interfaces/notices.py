@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Notice:
-    """This node must have left by a certain time.
+    """A notice that this node must have left the job by a certain time.
 
     Args:
-        reason: why, in a few words for users.
-        at: the time, in seconds since the epoch. If it is None, the node leaves at once.
+        reason: why the node must leave, in a few words for users. at: the time, in seconds since the epoch. If it is
+            None, the node leaves immediately.
     """
 
     reason: str
@@ -24,7 +24,8 @@ class Notice:
 
 
 Pause = Callable[["Duration"], bool]
-"""Waits that many seconds. Returns false, at once, when the agent ends; the caller then returns as well."""
+"""Waits for the given number of seconds. When the agent ends, it immediately returns false, and the caller must then
+return as well."""
 
 Notices = Iterator[Notice | None]
-"""A notice source's notices. Each one replaces the source's previous one, and None withdraws it."""
+"""The notices from one source. Each notice replaces the source's previous notice, and None withdraws that notice."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoundFormed:
-    """This node is a member of a new round, for which it waited `seconds`. `formed` lists all members, and is omitted
-    from reports because it may be long."""
+    """This node is a member of a new round, for which it has waited for `seconds` seconds. `formed` lists all members,
+    and is omitted from reports because it may be long."""
 
     run_id: str
     round: int
@@ -33,8 +33,8 @@ class RoundFormed:
 
 @dataclass(frozen=True)
 class WorkersStarted:
-    """The workers of this node have started. `pids` maps their local ranks to process ids, and `ranks` to global
-    ranks."""
+    """The workers of this node have started. `pids` maps their local ranks to process ids, and `ranks` maps their local
+    ranks to global ranks."""
 
     run_id: str
     round: int
@@ -44,8 +44,8 @@ class WorkersStarted:
 
 @dataclass(frozen=True)
 class WorkerExited:
-    """A worker of this node has exited on its own. `exitcode` is as in `subprocess`. The event is reported as soon as
-    the agent notices."""
+    """A worker of this node has exited on its own. `exitcode` has the same meaning as in `subprocess`. The event is
+    reported as soon as the agent notices the exit."""
 
     run_id: str
     round: int
@@ -86,11 +86,11 @@ class AgentFinished:
 
 @dataclass(frozen=True)
 class PhaseChanged:
-    """The agent's phase, the reason for it, or `stop`, has changed. `reason` may be empty. `stop` is how far the
-    workers are, if they save before a stop.
+    """The agent's phase, the reason for it, or `stop` has changed. `reason` may be empty. `stop` is the progress of the
+    workers if they save before a stop.
 
-    `at` is when the change happened, and `sign` is when its reason first showed, if that was earlier. Both are
-    monotonic."""
+    `at` is when the change happened, and `sign` is when the first sign of its reason appeared, if that was earlier.
+    Both are times on the monotonic clock."""
 
     run_id: str
     phase: AgentPhase
@@ -102,7 +102,7 @@ class PhaseChanged:
 
 @dataclass(frozen=True)
 class Recovered:
-    """This node's workers are running again in a new round. `recovery` holds the cause and the duration of each
+    """This node's workers are running again in a new round. `recovery` contains the cause and the duration of each
     step."""
 
     run_id: str

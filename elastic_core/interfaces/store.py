@@ -1,4 +1,4 @@
-"""Interfaces for the key-value store that a round's members share (a subset of `torch.distributed.Store`) and for the
+"""The interfaces of the key-value store that a round's members share (a subset of `torch.distributed.Store`) and of the
 store server that `elastic serve` runs."""
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Store(Protocol):
-    """Maps text keys to bytes. Names and semantics are torch's, so a torch store is a `Store`."""
+    """Maps strings to bytes. Method names and semantics are torch's, so a torch store can be used as a `Store`."""
 
     def get(self, key: str) -> bytes:
-        """Return the value of the key. Waits up to the store's timeout for the key to appear."""
+        """Return the value of the key. If the key does not exist yet, waits for it, up to the store's timeout."""
 
     def set(self, key: str, value: str | bytes) -> None:
         """Write the key's value."""
@@ -24,7 +24,7 @@ class Store(Protocol):
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Write `desired` if the value is `expected`. An empty `expected` requires that the key is absent. As in
-        torch's stores, the result is the value after the call, or `expected` if the key was absent and still is."""
+        torch's stores, the result is the value after the call, or `expected` if there is still no such key."""
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Block until all keys exist."""
@@ -46,12 +46,12 @@ class StoreServer(Protocol):
         """Start the server. Returns once clients can connect. The return value is ignored.
 
         Raises:
-            ConfigurationError: the endpoint does not belong to this machine, or its port is taken.
+            ConfigurationError: the endpoint does not belong to this machine, or its port is already in use.
         """
 
     @property
     def endpoint(self) -> str:
-        """The host and the actual port, as in `--rdzv-endpoint`. Read it after `start`."""
+        """The host and the actual port, in the format of `--rdzv-endpoint`. Read it only after `start`."""
 
     def stop(self) -> None:
         """Stop the server and close all its connections. Idempotent."""

@@ -18,7 +18,7 @@ class Expiry:
     Args:
         worker_pid: the id of the worker's process or of another process in its session.
         scope: the timer's scope, which names what the worker was about to do.
-        reason: how the hang was detected, in words that follow "hang: "; empty for an expired timer.
+        reason: how the hang was detected, as text that follows "hang: " in messages; empty for an expired timer.
         late: how many seconds ago the worker should have made progress, if known.
     """
 
@@ -34,9 +34,9 @@ class WatchedWorker:
 
     Args:
         local_rank: its rank on this node.
-        global_rank: its rank in the job; part of the log files' names.
+        global_rank: its rank in the job, which is part of the log files' names.
         pid: its process id, which is also the id of its session. Processes that it starts share the session.
-        logs: the files with its output, stdout before stderr; empty without the flags `-r` and `-t`.
+        logs: the files that contain its output, stdout before stderr; empty unless `-r` or `-t` is set.
     """
 
     local_rank: int
@@ -46,9 +46,11 @@ class WatchedWorker:
 
 
 class Watchdog(abc.ABC):
-    """Detects hung workers. The agent creates one before the first worker starts, and stops it after all have ended.
+    """Detects hung workers. The agent creates a watchdog before the first worker starts, and stops it after all workers
+    have ended.
 
-    A watchdog need not track which workers are still running, because the agent ignores reports about ended workers.
+    A watchdog need not track which workers are still running, because the agent ignores reports about workers that have
+    ended.
     """
 
     @abc.abstractmethod
@@ -64,17 +66,18 @@ class Watchdog(abc.ABC):
         """Return the environment variables through which workers find this watchdog. Called before every round."""
 
     def round_started(self, workers: Sequence[WatchedWorker]) -> None:  # noqa: B027 - timers need not know
-        """Handle a new round, whose workers have started. Those of earlier rounds have ended. Called once per round,
-        after `start`, in the agent's thread, so it must not block. An exception is only logged (`plugin failed`).
-        This method is optional: timer-based watchdogs learn about workers from their requests.
+        """Handle a new round, whose workers have started. The workers of earlier rounds have ended. Called once per
+        round, after `start`. Because the call is made in the agent's thread, it must not block. An exception is only
+        logged (`plugin failed`). This method is optional: a watchdog based on timers learns about workers from their
+        requests.
 
         Args:
             workers: this node's workers, in the order of their local ranks.
         """
 
     def fault(self) -> str:
-        """Return why a started watchdog is not watching, or nothing if it is. Any thread may call this. It must not
-        block."""
+        """Return why a watchdog that has been started is not working, or an empty string if it is working. Any thread
+        may call this method, which must not block."""
         return ""
 
     def scratch(self) -> Sequence[str]:

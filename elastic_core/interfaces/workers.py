@@ -1,4 +1,4 @@
-"""The agent's interface to its workers, and the interface of starters, which start single workers."""
+"""The agent's interface to its workers, and the interface of starters, each call to which starts one worker."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RoundPlan:
 
 @dataclass(frozen=True)
 class WorkerExit:
-    """Records that a worker's process has ended. `exitcode` is negative for a signal."""
+    """A worker's process has ended. `exitcode` is negative if a signal ended it."""
 
     local_rank: int
     pid: int
@@ -58,13 +58,13 @@ class WorkerExit:
 
 @dataclass(frozen=True)
 class WorkerSample:
-    """A running worker's progress so far. Sources that are not watched stay 0.
+    """A running worker's progress so far. Values that are not watched stay 0.
 
     Args:
-        written: bytes of output.
-        cpu: CPU seconds of all its processes; may decrease when one of them ends.
+        written: the number of bytes of output. cpu: the CPU seconds of all the worker's processes. The value may
+            decrease when one of them ends.
         beats: a number that changes with every heartbeat of the worker.
-        held_up: whether the console blocks the worker's output, so that silence does not mean a hang.
+        held_up: whether the console is blocking the worker's output, so that missing output does not mean a hang.
     """
 
     local_rank: int
@@ -88,7 +88,7 @@ class Leftover:
 
 @dataclass(frozen=True)
 class Work:
-    """What every worker of the node runs: either a command line, or a function with its arguments."""
+    """What every worker of the node runs: either a command line or a function with its arguments."""
 
     command: tuple[str, ...] = ()
     function: Callable[..., Any] | None = None
@@ -101,11 +101,10 @@ class Launch:
 
     Args:
         environment: the worker's complete environment; it inherits no other variables.
-        stdout, stderr: the worker's output descriptors; None for the agent's own.
+        stdout, stderr: the descriptors for the worker's output; None if it inherits the agent's.
         result: the file for a function's return value, in a folder that is private to the agent.
-        mark: a descriptor that the worker must hold open from start to end. If the agent is killed, this is how the
-            guardian finds the worker.
-        cpus: the CPUs that the worker may run on; empty for any.
+        mark: a descriptor that the worker must keep open from start to end. If the agent is killed, the guardian uses
+            it to find the worker. cpus: the CPUs that the worker may run on; if empty, it may run on any.
     """
 
     local_rank: int
@@ -128,14 +127,14 @@ class Child(Protocol):
         ...
 
     def own_sentinel(self) -> int | None:
-        """Return a new descriptor that becomes readable when the child ends, or None if its process id can be
-        watched."""
+        """Return a new descriptor that becomes readable when the child ends, or None if the agent can watch the child's
+        process id instead."""
         ...
 
 
 class Starter(Protocol):
-    """Starts workers, one at a time, from one thread. A starter may have a `close` method, which is called once, after
-    all workers have ended. It must release the starter's resources within bounded time."""
+    """Starts workers, one at a time, in one thread. A starter may have a `close` method, which is called once, after
+    all workers have ended, and must release the starter's resources within bounded time."""
 
     def start(self, launch: Launch) -> Child:
         """Start one worker in a new session (`setsid`), with default signal handlers. Of the agent's file descriptors,
@@ -147,8 +146,8 @@ class Starter(Protocol):
         ...
 
     def result(self, launch: Launch) -> object:
-        """Return the value that a worker returned before it ended with exit code 0, or None if workers return
-        nothing."""
+        """Return the value that a worker returned before it ended with exit code 0, or None if workers do not return
+        values."""
         ...
 
 
@@ -156,11 +155,12 @@ class WorkerProcesses(Protocol):
     """The processes of one node's workers, round after round. Only one thread calls the methods."""
 
     def start(self, plan: RoundPlan) -> dict[int, int]:
-        """Start a worker for each of the plan's ranks, or none if one cannot be started. Returns process ids by local
-        rank."""
+        """Start a worker for each of the plan's ranks. If one of them cannot be started, no worker is left running.
+        Returns the process ids by local rank."""
 
     def sentinels(self) -> Collection[int]:
-        """Return file descriptors. One of them becomes ready when a worker has ended or `reap` has other work."""
+        """Return file descriptors, one of which becomes readable when a worker has ended or `reap` has other work to
+        do."""
 
     def reap(self) -> list[WorkerExit]:
         """Return the exits since the last call, in their most likely order. Does not block."""
@@ -169,12 +169,12 @@ class WorkerProcesses(Protocol):
         """Return the local ranks of the workers that have not ended."""
 
     def ask_to_stop(self, until: Instant, reason: str) -> None:
-        """Ask the workers to stop. From now on, `elastic_core.should_stop` blocks in them until `stop_at`, but not
-        beyond `until`."""
+        """Ask the workers to stop. From then on, `elastic_core.should_stop` blocks in the workers until `stop_at` is
+        called, but not beyond `until`."""
 
     def announced_step(self) -> int:
-        """Return the highest step that any worker of the round has passed to `should_stop`, or -1 if none has called
-        it."""
+        """Return the highest step that any worker of the round has passed to `should_stop`, or -1 if no worker has
+        called it."""
 
     def stop_at(self, step: int | None) -> None:
         """Make `should_stop` return true from this step on, or false if `step` is None."""
@@ -183,16 +183,17 @@ class WorkerProcesses(Protocol):
         """Return the local ranks of the workers that have called `elastic_core.stopped`."""
 
     def ask(self, signum: int) -> None:
-        """Ask the workers to end. The main process of each running worker gets the signal, and so do all processes that
-        ended workers have left behind. No process gets the same signal twice."""
+        """Ask the workers to end. The signal is sent to the main process of each running worker, and to all processes
+        that ended workers have left behind. No process gets the same signal twice."""
 
     def send_signal(self, signum: int) -> None:
         """Send the signal to all processes of this round's workers."""
 
     def kill_workers(self) -> None:
         """Send SIGKILL to all processes of this round's workers except helpers. A helper is a process that a worker
-        started and that ignores or blocks both SIGINT and SIGTERM, such as multiprocessing's resource tracker, which
-        removes the shared memory of the processes that it serves, and exits on its own after them."""
+        started and that ignores or blocks both SIGINT and SIGTERM, such as multiprocessing's resource tracker. The
+        tracker removes the shared memory of the processes that it serves, and exits on its own after they have
+        ended."""
 
     def samples(self) -> list[WorkerSample]:
         """Return one sample for each running worker."""
@@ -203,35 +204,37 @@ class WorkerProcesses(Protocol):
 
         Args:
             pid: the worker's process id, or that of another process in its session.
-            ask: whether to record the worker's stacks first. This takes up to about half a second, or two seconds more
-                if another program must read them. If false, the call does not block.
+            ask: whether to record the worker's stacks first. This takes up to about half a second, and two seconds more
+                if another program must read the stacks. If false, the call does not block.
 
-        Returns the worker's local rank, or None if this round has no such process or the worker was already killed."""
+            Returns the worker's local rank, or None if this round has no such process or the worker has already been
+                killed."""
 
     def leftovers(self) -> list[Leftover]:
         """Return this round's remaining processes, including descendants of ended workers."""
 
     def leftover_sentinels(self) -> Collection[int]:
-        """Return descriptors, one of which becomes ready when a leftover has ended. The result is empty if the platform
-        cannot provide any."""
+        """Return descriptors, one of which becomes readable when a leftover process has ended. The result is empty if
+        the platform cannot provide such descriptors."""
 
     def drain(self) -> int | None:
         """Read the rest of the round's output after all its processes have ended. Returns a descriptor that becomes
         readable when all output is delivered, or None if there is nothing to wait for. Idempotent."""
 
     def delivered(self) -> int:
-        """Return a count that grows while output is being delivered. It distinguishes a slow console from a stalled
-        one."""
+        """Return a count that grows while output is being delivered. It makes it possible to distinguish a slow console
+        from a stalled one."""
 
     def finish(self) -> None:
-        """Release the round's resources. Undelivered output is dropped and logged."""
+        """Release the round's resources. Output that has not been delivered is dropped, and the loss is logged."""
 
     def failures(self) -> dict[int, ProcessFailure]:
         """Return the failed workers of the latest round, by global rank. Before `finish`, their last lines may be
         missing."""
 
     def return_values(self) -> dict[int, Any]:
-        """Return the functions' return values by global rank. Scripts return None. Call this after `finish`."""
+        """Return the functions' return values by global rank. The value for a script is None. Call this method after
+        `finish`."""
 
     def close(self) -> None:
         """End helper processes and remove temporary files. No worker may be running. Idempotent."""

@@ -172,4 +172,4 @@ def test_second_plugin_of_same_name_fails(install):
     points = install("echo", {"elastic": ["a = echo_mod", "a = echo_mod"]}, {"echo_mod": GOOD})
     manager = load(points)
     assert [plugin.target for plugin in manager.plugins] == ["echo_mod"]
-    assert "another plugin of that name is already loaded: echo_mod" in manager.failures[0].reason
+    assert "another plugin with that name is already loaded: echo_mod" in manager.failures[0].reason

@@ -259,7 +259,7 @@ def test_handler_is_imported_only_when_created(handler_points):
     [
         ("absent", "AttributeError"),
         ("fail", "RuntimeError: no driver"),
-        ("give_nothing", "expected a function from old_dist_handler:give_nothing(), found None"),
+        ("give_nothing", "old_dist_handler:give_nothing() must return a function, but returned None"),
         ("make_faulty", "LookupError: 'no such ring'; raised in "),
     ],
 )
