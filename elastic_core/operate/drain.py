@@ -1,4 +1,4 @@
-"""`elastic drain NODE` and `elastic stop`: ask one node, or all nodes, to leave, and wait until they have left."""
+"""`elastic drain NODE` and `elastic stop`: ask one node or all nodes to leave, and wait until they have left."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def drain(
     """Ask the node that matches `word` to leave.
 
     Args:
-        timeout: how many seconds to wait until the node has left; with 0, return immediately.
+        timeout: how many seconds to wait for the node to leave; with 0, return immediately.
         deadline: how many seconds the node's workers get until SIGKILL, if that is less than its shutdown timeout.
         tell: receives lines to print.
 
@@ -58,7 +58,7 @@ def drain(
         node, ended = node_called(word, job), threading.Event()
         lifeline = Lifeline(lambda: node.seat if node.lifeline else None, lambda key: ended.set())
         with contextlib.closing(lifeline):
-            lifeline.look()  # before the node can leave
+            lifeline.look()  # this must happen before the node can leave
             state = within(ANSWER, lambda: ask(watcher.backend, [node], deadline), settings.rdzv_endpoint)
             tell(in_one_line(_asked(node, state, timeout)))
             if timeout:
@@ -77,8 +77,8 @@ def stop(
     pause: Callable[[Duration], object] | None = None,
     deadline: Duration | None = None,
 ) -> None:
-    """Ask all nodes of the job to leave. The arguments and errors are those of `drain`. If the store stops with the
-    node that hosts it, the nodes that are left can no longer be seen, and are not waited for."""
+    """Ask all nodes of the job to leave. The arguments and errors are those of `drain`. If the store ends together with
+    the node that hosts it, the remaining nodes can no longer be observed, and the command stops waiting for them."""
     with observed(settings, manager, ANSWER, clock, pause) as (watcher, job):
         nodes = alive(job.roster, job.state or State())
         if not nodes:
@@ -106,13 +106,14 @@ def _all_gone(watcher: Watcher, job: JobObservation, nodes: Sequence[Entry], tim
         try:
             job = watcher.look(job)
         except RendezvousConnectionError:
-            seen = f"{len(nodes) - len(left)} of {len(nodes)} node(s) were seen to leave before"
+            seen = f"{len(nodes) - len(left)} of {len(nodes)} node(s) were seen to leave before that"
             return f"the node that hosted the store has left, and the store with it; {seen}"
     return "all nodes have left"
 
 
 def node_called(word: str, job: JobObservation) -> Entry:
-    """Return the live node with this id, or else the only one on this host or with this rank in the running round.
+    """Return the live node with this id. If there is none, return the only live node on this host or with this rank in
+    the running round.
 
     Raises:
         NotFoundError: no node matches, or several do; the message lists the nodes.
@@ -177,9 +178,9 @@ def departure(node: Entry, job: JobObservation) -> str | None:
 
 
 def _gone(watcher: Watcher, job: JobObservation, node: Entry, ended: threading.Event, timeout: Duration) -> str:
-    """Wait until the node has left, and return how it left. If the node hosts the store, the store may stop with it;
-    `ended` is set when the node's agent has ended. Raises RendezvousTimeoutError if the node does not leave in time,
-    and RendezvousConnectionError if the store fails before that."""
+    """Wait until the node has left, and return how it left. If the node hosts the store, the store may end together
+    with the node; `ended` is set when the node's agent has ended. Raises RendezvousTimeoutError if the node does not
+    leave in time, and RendezvousConnectionError if the store fails before the node has left."""
     until = later(watcher.clock.now(), timeout)
     while (how := departure(node, job)) is None:
         if watcher.clock.now() >= until:

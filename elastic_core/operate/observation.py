@@ -1,6 +1,7 @@
 """Observes a job from outside, without writing to its store, and measures all times on the observer's clock.
 
-A watcher reads the store repeatedly until it has seen a heartbeat from every node or the time for one has passed.
+A watcher reads the store repeatedly until it has seen a heartbeat from every node, or the time within which one must
+arrive has passed.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class HeartbeatState:
     """The state of a node's heartbeat.
 
     Args:
-        age: seconds since the last heartbeat was seen or, if none has been seen, since the watcher started; None if the
-            store itself drops the entries of failed nodes.
+        age: seconds since the last heartbeat was seen or, if none has been seen, since the watcher started. None if the
+            store itself drops the entries of failed nodes, so that there are no heartbeats to see.
         seen: whether a heartbeat has been seen.
         late: whether the node is considered failed: its heartbeat timed out, or the job has recorded it as lost and no
             heartbeat has been seen.
@@ -63,9 +64,8 @@ class JobObservation:
     Args:
         since: when the watcher started.
         now: when it last read the store.
-        nodes: the registrations in the store, with their heartbeat counters.
-        state: the job's state; None if no job has written one.
-        first: the first value seen for each counter.
+        nodes: the nodes' registrations in the store, with their heartbeat counters. state: the job's state, or None if
+            no job has written one. first: the first value that was seen of each counter.
         not_signed: how many values in the store are not signed with the job's secret.
     """
 
@@ -80,7 +80,7 @@ class JobObservation:
         """Return the observation after another read of the store.
 
         Raises:
-            RendezvousStateError: the state has a different version or is not a state.
+            RendezvousStateError: the state has a different version, or is not a job's state.
         """
         known = None if state is None else decoded_state(state)
         found = tuple(Registration(item.key, _entry(item), item.beats) for item in announced)
@@ -100,12 +100,12 @@ class JobObservation:
 
     @property
     def unreadable(self) -> tuple[str, ...]:
-        """Keys of entries that cannot be read."""
+        """The keys of entries that cannot be read."""
         return tuple(item.key for item in self.nodes.registrations if item.entry is None)
 
     @functools.cached_property
     def past(self) -> frozenset[str]:
-        """Keys of nodes that the job has recorded as lost, and that have not rejoined."""
+        """The keys of nodes that the job has recorded as lost and that have not rejoined."""
         state = self.state
         if state is None:
             return frozenset()
@@ -123,30 +123,30 @@ class JobObservation:
 
     @property
     def roster(self) -> Roster:
-        """The roster as the nodes' own policy would see it."""
+        """The roster in the form in which the nodes' own policy would see it."""
         return tuple(ObservedEntry(entry, self.beat(entry.key).late, self.since) for entry in self.entries)
 
     @property
     def silent(self) -> frozenset[str]:
-        """Keys of nodes whose heartbeat has not been seen yet; empty once the job is over."""
+        """The keys of nodes whose heartbeat has not been seen yet. The set is empty once the job is over."""
         if self.state is not None and self.state.closed:
             return frozenset()
         return frozenset(key for key in self.nodes.counters if not self.beat(key).seen)
 
     @property
     def pause(self) -> Duration:
-        """Seconds between two reads."""
+        """The number of seconds between two reads of the store."""
         return self.nodes.interval / _LOOKS_PER_INTERVAL
 
     @property
     def longest(self) -> Duration:
-        """Seconds without a heartbeat after which a node is considered failed."""
+        """The number of seconds without a heartbeat after which a node is considered failed."""
         return self.nodes.interval * (self.nodes.attempts + 0.5)
 
     @property
     def deadline(self) -> Instant:
-        """When to stop waiting for heartbeats: after the failure timeout or, if the job has already recorded all silent
-        nodes as lost, after the time for one heartbeat."""
+        """The time at which to stop waiting for heartbeats: after the failure timeout or, if the job has already
+        recorded all silent nodes as lost, after the time within which one heartbeat must arrive."""
         return later(self.since, self.longest if self.silent - self.past else _FOR_ONE_BEAT * self.nodes.interval)
 
 
@@ -191,7 +191,8 @@ def observed(
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
 ) -> Iterator[tuple[Watcher, JobObservation]]:
-    """Yield a watcher of the job and its observation. `timeout` is how many seconds the store may take to answer.
+    """Yield a pair: a watcher for the job, and the first observation of the job. `timeout` is how many seconds the
+    store may take to answer.
 
     Raises:
         NotFoundError: no job with this id has used this endpoint.

@@ -24,7 +24,7 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 def serve(server: StoreServer) -> None:
-    """Run the server until SIGTERM or SIGINT. Must be called in the main thread.
+    """Run the server until SIGTERM or SIGINT arrives. Must be called in the main thread.
 
     Raises:
         ConfigurationError: the endpoint is not an address of this machine, or its port is in use.
@@ -41,8 +41,8 @@ def serve(server: StoreServer) -> None:
 
 @contextlib.contextmanager
 def _noting() -> Iterator[int]:
-    """Yield a descriptor from which signal numbers can be read, one byte each. Python writes the byte as soon as a
-    signal arrives; a Python signal handler would not run while the main thread waits."""
+    """Yield a descriptor from which the numbers of signals can be read, one byte each. Python writes the byte as soon
+    as a signal arrives. A Python signal handler would not run while the main thread is waiting."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = {number: signal.signal(number, _ignore) for number in _ENDING}
@@ -58,7 +58,7 @@ def _noting() -> Iterator[int]:
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing, because the byte in the pipe is enough."""
+    """Do nothing, because the byte in the pipe already reports the signal."""
 
 
 def _next(signals: int) -> signal.Signals:
@@ -75,7 +75,7 @@ def server_of(backend: str, endpoint: str, nodes: int, manager: PluginManager) -
     if record.serve is None:
         able = named_backends(manager, lambda other: other.serve is not None)
         raise ConfigurationError(
-            Problem("--rdzv-backend", f"the backend {backend!r} has no store to serve; these backends do: {able}")
+            Problem("--rdzv-backend", f"the backend {backend!r} has no store to serve; backends that have one: {able}")
         )
     return record.serve(endpoint, nodes)
 

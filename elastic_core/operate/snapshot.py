@@ -1,4 +1,4 @@
-"""A snapshot of a job: the nodes in the round, and each node's standing. All functions are pure."""
+"""A snapshot of a job: the nodes in the round, and each node's standing. The functions have no side effects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Phase(str, enum.Enum):
-    """The job's phase. GATHERING: no round is running, and the next one has not formed yet."""
+    """The job's phase. GATHERING: no round is running, and the next round has not formed yet."""
 
     GATHERING = "gathering"
     RUNNING = "running"
@@ -32,10 +32,11 @@ class Phase(str, enum.Enum):
 class NodeStanding(str, enum.Enum):
     """A node's standing in the job.
 
-    RUNNING: member of the running round. DONE: member whose workers have succeeded. STOPPING: its round has ended, but
-    it has not joined the next one yet. JOINED: ready for the next round. WAITING: waiting for the running round to end.
-    SPARE: waiting because the round is full. DRAINING: was asked to leave. REFUSED: is not allowed to join. LATE: its
-    heartbeat has timed out. GONE: was lost or has left. LEAVING: the job is over, but the agent is still running.
+    RUNNING: a member of the running round. DONE: a member whose workers have succeeded. STOPPING: its round has ended,
+    but it has not joined the next round yet. JOINED: ready for the next round. WAITING: waiting for the running round
+    to end. SPARE: waiting because the round is full. DRAINING: was asked to leave. REFUSED: is not allowed to join.
+    LATE: its heartbeat has timed out. GONE: was lost or has left. LEAVING: the job is over, but the node's agent is
+    still running.
     """
 
     RUNNING = "running"
@@ -53,8 +54,8 @@ class NodeStanding(str, enum.Enum):
 
 @dataclass(frozen=True)
 class NodeView:
-    """One node in a snapshot. `rank` is its group rank in the last round, or None if it is not a member. `note` is why
-    the node was refused."""
+    """One node in a snapshot. `rank` is the node's group rank in the last round, or None if it is not a member. `note`
+    is the reason why the node was refused."""
 
     rank: int | None
     node: str
@@ -75,17 +76,16 @@ class Snapshot:
     Args:
         run_id, backend, endpoint: the job and its rendezvous.
         round: the number of the last round that formed; 0 if none has.
-        formed_because: why that round formed when it did.
-        nodes: how many nodes the job may have; None before its first round.
+        formed_because: why that round formed at that moment. nodes: the number of nodes that the job may have; None
+            before its first round.
         members: members of the last round, in rank order.
         others: nodes that are not members, oldest first.
         missing: names of former members that were lost and have not rejoined.
-        restarts, max_restarts: how many restarts have been used and are allowed.
-        last_end: why the last round ended, if one has.
-        failures: worker failures in that round, by global rank; the root cause comes first.
-        unreadable: keys of entries that this version cannot read.
+        restarts, max_restarts: how many restarts have been used, and how many are allowed. last_end: why the last round
+            ended, if a round has ended. failures: the worker failures in that round, by global rank; the root cause
+            comes first. unreadable: the keys of entries that this version cannot read.
         not_signed: how many values in the store are not signed with the job's secret.
-        observed: seconds from the first read to the last.
+        observed: the number of seconds from the first read of the store to the last.
         store_members: a description of each member of the store, if the job hosts a store cluster.
     """
 
@@ -197,8 +197,8 @@ def _of_other(entry: Entry, state: State, beat: HeartbeatState, nodes: NodeRange
 
 def _missing(views: list[NodeView], job: JobObservation, state: State) -> tuple[str, ...]:
     """Return the names of missing nodes. A node that was restarted has a new key but the same name. A drained node is
-    not missing. Seconds after a node is lost, the store drops its entry, and then only the end of the last round names
-    the node."""
+    not missing. A few seconds after a node is lost, the store drops its entry. From then on, only the record of how the
+    last round ended contains the node's name."""
     present = {entry.node for entry in alive(job.roster, state)}
     absent = [view for view in views if view.standing in (NodeStanding.GONE, NodeStanding.LATE)]
     names = [view.node for view in absent if view.key not in state.draining]

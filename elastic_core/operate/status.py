@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.model import End
 
 VERSION = 1
-"""The schema version of `as_dict`. It is raised when a field is removed or its meaning changes, not when a field is
-added."""
+"""The schema version of `as_dict`. It is incremented when a field is removed or changes its meaning, but not when a
+field is added."""
 
 _HEAD = ("RANK", "NODE", "HOST", "ADDRESS", "ROLE", "WORKERS", "LAST BEAT", "STANDING")
 

@@ -1,1 +1,1 @@
-"""Helpers used by several packages and by plugins."""
+"""Helpers that several packages and plugins use."""

@@ -1,5 +1,5 @@
-"""Addresses: `host:port` as users write it, with brackets that separate an IPv6 address from its port, and the address
-at which other machines reach this one."""
+"""Addresses: parses and formats `host:port` as users write it, with brackets around an IPv6 address, and determines the
+address at which other machines reach this one."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def split_host_port(text: str, default_port: int, part_of: str = "", least: int 
     Args:
         text: the text, without surrounding white space.
         default_port: used if `text` has no port.
-        part_of: the user's whole input, for the message, if `text` is only a part of it.
-        least: the lowest valid port; 0 if 0 may stand for any free port.
+        part_of: if `text` is only a part of the user's input, the whole input, for the message. least: the lowest valid
+            port; use 0 if port 0 may stand for any free port.
 
     Raises:
         ValueError: `text` is not a host with a port. The message is a clause: `found 'a:0', whose port is ...`.
@@ -51,7 +51,7 @@ def hosts_of(endpoint: str, default_port: int) -> list[tuple[str, int]]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether every machine takes this host to mean itself."""
+    """Return whether this host means the local machine on every machine."""
     address = ip_address(host.partition("%")[0])
     return host.lower() in ("localhost", "ip6-localhost") or (address is not None and address.is_loopback)
 
@@ -98,7 +98,7 @@ def _split(text: str, default_port: int, written: str) -> tuple[str, str | None]
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")
         if not closed or ip_address(host) is None or ":" not in host or (rest and not rest.startswith(":")):
-            raise ValueError(f"found {written!r}; brackets hold an IPv6 address, as in [fe80::1]:{default_port}")
+            raise ValueError(f"found {written!r}; brackets are for an IPv6 address, as in [fe80::1]:{default_port}")
         return host, rest[1:] if rest else None
     if text.count(":") > 1:
         if ip_address(text) is None:
@@ -124,10 +124,9 @@ def _is_host(host: str) -> bool:
 
 def own_address_towards(host: str, port: int) -> str | None:
     """Return the source address of this machine's packets to `host`, at which the machines around `host` can reach us.
-    Finding out sends no packets, except to resolve a name.
+    No packets are sent to find it, except to resolve a name.
 
-    Returns:
-        The numeric address; None if the name is unknown or there is no route.
+    Returns: The numeric address, or None if the name is unknown or there is no route.
     """
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
@@ -139,8 +138,8 @@ def own_address_towards(host: str, port: int) -> str | None:
 
 
 def address_towards(places: Iterable[tuple[str, int]] = ()) -> str | None:
-    """Return this machine's address on the route to the first (host, port) that may be another machine. If there is
-    none, return the address on the default route, or None if there is no route."""
+    """Return this machine's address on the route to the first (host, port) that may be on another machine. If there is
+    no such place, return the address on the default route, or None if there is no route."""
     for host, port in (*places, _NOWHERE):
         own = own_address_towards(host, port)
         if own and not (is_loopback(own) and means_this_machine(host)):
@@ -149,14 +148,14 @@ def address_towards(places: Iterable[tuple[str, int]] = ()) -> str | None:
 
 
 def reached_at(places: Iterable[tuple[str, int]] = ()) -> str:
-    """Return what `address_towards` does or, without a route, this machine's host name, or 127.0.0.1 if that is
-    unknown."""
+    """Return the result of `address_towards`. If there is no route, return this machine's host name, or 127.0.0.1 if
+    that name cannot be resolved."""
     own, name = address_towards(places), socket.gethostname()
     return own or (name if own_address_towards(name, _NOWHERE[1]) else "127.0.0.1")
 
 
 def seen_from_outside(own: str, host: str) -> str:
     """Return the address of this end of a connection to `host`, for use by other machines. On the machine named `host`,
-    the name often resolves to 127.0.1.1. `own` is then a loopback address, but other machines find this one by its
-    name."""
+    the name often resolves to 127.0.1.1. In that case, `own` is a loopback address, and other machines find this
+    machine by its name."""
     return host if is_loopback(own) and not means_this_machine(host) else own

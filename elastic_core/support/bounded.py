@@ -1,4 +1,4 @@
-"""Calls that may hang: each one runs in a separate thread, and the caller waits for it only up to a limit."""
+"""Calls that may hang: each call runs in a separate thread, and the caller waits for it only up to a time limit."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class BackgroundCall(Generic[T]):
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def wait(self, limit: Duration) -> bool:
-        """Wait until the call has ended or `interrupt` is called, for at most `limit` seconds. Returns whether the call
-        has ended."""
+        """Wait until the call has ended or `interrupt` is called, but for at most `limit` seconds. Returns whether the
+        call has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._over or self._cut, limit)
             return self._over
@@ -47,7 +47,8 @@ class BackgroundCall(Generic[T]):
             self._changed.notify_all()
 
     def result(self, limit: Duration = 0.0) -> T:
-        """Return or raise the outcome of the call if it ends within `limit` seconds. Otherwise raise CallTimeout."""
+        """Return the call's result, or raise its exception, if the call ends within `limit` seconds. Otherwise, raise
+        CallTimeout."""
         if not self.wait(limit):
             raise CallTimeout
         if self._error is not None:
@@ -66,7 +67,8 @@ class BackgroundCall(Generic[T]):
 
 
 def within(limit: Duration, action: Callable[[], T], where: str) -> T:
-    """Return or raise the outcome of `action` if it ends within `limit` seconds. Otherwise, it continues in its thread.
+    """Return the result of `action`, or raise its exception, if it ends within `limit` seconds. Otherwise, it continues
+    in its thread.
 
     Raises:
         RendezvousConnectionError: the call timed out. The message names `where`.

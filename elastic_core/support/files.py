@@ -1,5 +1,5 @@
-"""Files in folders where other users of this machine can write. This module never follows a link, waits for a pipe, or
-uses a file that another user has put there first.
+"""Files in folders where other users of this machine can write. In such a folder, this module never follows another
+user's link, waits for a pipe, or uses a file that another user has put there first.
 
 The kernel provides some of this protection (`fs.protected_symlinks`, `_regular`, `_fifos`), but only in folders with
 the sticky bit, and not on every machine.
@@ -21,14 +21,14 @@ MODE = 0o644
 """The mode of new files. The umask may remove further permissions."""
 
 _FOLDER_MODE = 0o755
-_MOST_LINKS = 40  # as many as the kernel follows
+_MOST_LINKS = 40  # the same number as in the kernel
 _ALL_USERS = ["0", "0", "4294967295"]  # the user map of a namespace that knows all users
 
 
 def distrust_reason(path: Path) -> str:
-    """Return why users other than this one and root control what is at the absolute `path`, or nothing if none do. Each
-    folder and link on the way counts, because a user who can rename or redirect one also has control. Raises OSError if
-    there is nothing at `path`."""
+    """Return why a user other than this one or root controls what is at the absolute `path`, or an empty string if no
+    such user does. All folders and links on the way to it are checked as well, because a user who can rename or
+    redirect one of them also has control. Raises OSError if there is nothing at `path`."""
     for here, status in _way(path):
         is_folder = stat.S_ISDIR(status.st_mode)
         if not (_is_ours(status) or (is_folder and _is_unknown(status.st_uid))):
@@ -42,8 +42,8 @@ def distrust_reason(path: Path) -> str:
 
 def foreign(path: Path) -> str:
     """Return why the file or link at the absolute `path` cannot be trusted: another user owns it, or everyone can write
-    to it. Returns an empty text if it can be trusted. A group may have write access, and any user may own the folder.
-    Raises OSError if there is no file."""
+    to it. Returns an empty string if it can be trusted. A group may have write access, and any user may own the folder.
+    Raises OSError if there is no such file."""
     for here in (path, Path(os.path.realpath(path))):
         status = here.lstat()
         if not _is_ours(status):
@@ -54,8 +54,8 @@ def foreign(path: Path) -> str:
 
 
 def writable_by_others(status: os.stat_result) -> bool:
-    """Return whether other users can write: all of them, or the members of a group other than the owner's private
-    one."""
+    """Return whether other users can write to the file: all of them, or the members of a group that is not the owner's
+    private group."""
     if status.st_mode & stat.S_IWOTH:
         return True
     return bool(status.st_mode & stat.S_IWGRP) and not _is_private(status.st_gid, status.st_uid)
@@ -65,8 +65,8 @@ def followed(path: Path) -> Path:
     """Return the target of the absolute `path` after following all links. The target need not exist.
 
     Raises:
-        PermissionError: a link on the way belongs to neither this user nor root nor the owner of the link's folder.
-            The folder's owner may redirect folders but not files.
+        PermissionError: a link on the way belongs neither to this user nor to root nor to the owner of the link's
+            folder. That owner may redirect folders but not files.
         OSError: a folder on the way is missing or inaccessible.
     """
     here = path
@@ -96,13 +96,13 @@ def _end(path: Path) -> Path:
 
 
 def is_descriptor(path: Path) -> bool:
-    """Return whether the path names an open file of this process, as /dev/stdout does after its link is followed."""
+    """Return whether the path refers to an open file of this process, such as the target of the link /dev/stdout."""
     return path.parts[:2] == ("/", "proc") and path.parent.name == "fd"
 
 
 def open_to_append(path: Path, mode: int = MODE, access: int = os.O_WRONLY) -> int:
-    """Open a descriptor that appends to the file at `path`, which is created with `mode` if it does not exist, or to a
-    device or a pipe that has a reader.
+    """Open a descriptor that appends to the file at `path`, which is created with `mode` if it does not exist. `path`
+    may also be a device, or a pipe that has a reader.
 
     Raises:
         OSError: the file cannot be opened; another user created it in a folder where others can write; or the pipe has
@@ -147,19 +147,19 @@ def _check(status: os.stat_result, path: Path) -> None:
 
 
 def open_regular(path: str, flags: int) -> int:
-    """Truncate a regular file, or create one, as an `opener` for `open`. Raises OSError for anything else, including
+    """An `opener` for `open` that truncates a regular file or creates one. Raises OSError for anything else, including
     links."""
     fd = os.open(path, (flags & ~os.O_TRUNC) | os.O_NONBLOCK | os.O_NOFOLLOW, MODE)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         os.ftruncate(fd, 0)
         return fd
     os.close(fd)
-    raise OSError(f"expected a file at {path}")
+    raise OSError(f"expected a regular file at {path}")
 
 
 def replace(path: Path, text: str) -> None:
-    """Replace the file at `path` in one step with one that contains this text, so that readers always find a complete
-    file. Raises OSError on failure."""
+    """Replace the file at `path` in one step with a file that contains this text, so that readers always find a
+    complete file. Raises OSError on failure."""
     fresh = path.with_name(f".{path.name[:100]}.{os.urandom(8).hex()}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
     try:
@@ -197,7 +197,7 @@ def make_folders(base: Path, *names: str) -> Path:
 
 
 def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield all folders and links that the kernel passes on the way from the root to the absolute `path`, and the
+    """Yield every folder and link that the kernel traverses when it resolves the absolute `path`, and finally the
     target."""
     ahead, here, links = list(reversed(path.parts)), Path("/"), 0
     while ahead:
@@ -222,7 +222,7 @@ def _is_ours(status: os.stat_result) -> bool:
 
 def _is_unknown(uid: int) -> bool:
     """Return whether this id stands for all users that are unknown in this container. The machine's root user is one of
-    them, so it is impossible to determine who owns the folders outside the container."""
+    them, so for a folder from outside the container, it is impossible to determine the owner."""
     try:
         if Path("/proc/self/uid_map").read_text().split() == _ALL_USERS:
             return False
@@ -232,7 +232,7 @@ def _is_unknown(uid: int) -> bool:
 
 
 def _is_private(gid: int, owner: int) -> bool:
-    """Return whether the group is the user's private one, which has the user's name and no other members."""
+    """Return whether the group is the user's private group, which has the user's name and no other members."""
     import grp  # imported only if a group may write
     import pwd
 

@@ -20,7 +20,7 @@ _owners: weakref.WeakSet[Droppable] = weakref.WeakSet()
 
 
 def drop_in_forks(owner: Droppable) -> None:
-    """Call `owner.drop()` in every child forked from now on, for as long as `owner` lives."""
+    """Call `owner.drop()` in every child that is forked from now on, for as long as `owner` exists."""
     _owners.add(owner)
 
 
@@ -31,7 +31,7 @@ def stop_dropping(owner: Droppable) -> None:
 
 def _drop_all() -> None:
     for owner in list(_owners):
-        with contextlib.suppress(OSError):  # one owner's failure must not keep the others from closing theirs
+        with contextlib.suppress(OSError):  # one owner's failure must not keep others from closing theirs
             owner.drop()
 
 

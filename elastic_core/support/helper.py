@@ -1,5 +1,6 @@
-"""Helper processes. A helper notices when this process ends, for any reason, because the helper's standard input
-closes. A parent-death signal would not reach the helper's own children, and set-uid programs reset it."""
+"""Helper processes. When this process ends, for any reason, the helper's standard input closes, so that the helper
+notices it. A parent-death signal is not used, because it would not reach the helper's own children, and set-uid
+programs disable it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class HelperProcess:
         program: the Python file.
         arguments: its command-line arguments.
         environment: its complete environment.
-        folder: its working folder. The default does not keep a file system from being unmounted.
+        folder: its working folder. The default is one that does not keep a file system from being unmounted.
         output, errors: as in `subprocess`.
         keeps: the descriptors that it inherits, under the same numbers.
 
@@ -44,8 +45,8 @@ class HelperProcess:
         errors: int | IO[bytes] | IO[str] | None = None,
         keeps: Sequence[int] = (),
     ) -> None:
-        # The command line contains no path of this package: `pkill -f elastic` must not kill the process that cleans
-        # up after the agent. `-X NAME` only labels the process: Python accepts any name there.
+        # The command line contains no path of this package, because `pkill -f elastic` must not kill the process that
+        # cleans up after the agent. `-X NAME` only labels the process: Python accepts any name there.
         code = os.memfd_create(Path(program).stem)
         file = f"/proc/self/fd/{code}"
         if not os.path.exists(file):  # a PID namespace without its own /proc
@@ -85,8 +86,8 @@ class HelperProcess:
         return None if pipe is None or pipe.closed else pipe.fileno()
 
     def order(self, line: str) -> bool:
-        """Write a line to the helper. Returns false if the helper has ended. Later calls then do nothing and return
-        true."""
+        """Write a line to the helper. Returns false if the helper has ended. After that, further calls do nothing and
+        return true."""
         pipe = self._process.stdin
         if pipe is None or pipe.closed:
             return True
@@ -98,7 +99,8 @@ class HelperProcess:
         return True
 
     def drop(self) -> None:
-        """Close our end of the pipe. If a forked child held it, the helper would not notice the end of this process."""
+        """Close our end of the pipe. If a forked child kept it open, the helper would not notice that this process has
+        ended."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 
@@ -109,12 +111,13 @@ class HelperProcess:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # it is sleeping in the kernel
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the process is sleeping in the kernel
                 self._process.wait(timeout)
 
     def kill(self) -> None:
-        """Kill the helper's session, or the rest of it if the helper itself has died. The session id still belongs to
-        the helper because nothing has waited for it. For the same reason, this method does not poll for its exit."""
+        """Kill the helper's session, or the rest of the session if the helper itself has died. The session id still
+        belongs to the helper, because the helper has not been waited for. For that reason, this method must not poll
+        for the helper's exit."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)

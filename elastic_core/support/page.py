@@ -1,7 +1,7 @@
 """A small file that a worker maps into its memory and that its agent reads and writes.
 
-The mapping needs no system call per access and no open descriptor (a script may close descriptors that it did not
-open).
+A mapping needs no system call per access. It also needs no open descriptor, which matters because a script may close
+descriptors that it did not open.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def mapped(variable: str, size: int) -> mmap.mmap | bytearray:
-    """Map the file that this environment variable names. If there is no such file or its size is not `size` bytes,
-    return a private buffer of zeros, so that a worker also runs without an agent."""
+    """Map the file whose path is in this environment variable. If there is no such file, or its size is not `size`
+    bytes, return a private buffer of zeros, so that a worker also runs without an agent."""
     try:
         path = os.environ[variable]
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -59,7 +59,8 @@ class PageFile:
             raise
 
     def read(self) -> bytes:
-        """Return the content, even if the file was deleted. It is empty if the worker has truncated the file."""
+        """Return the content, even if the file has been deleted. The result is empty if the worker has truncated the
+        file."""
         content = os.pread(self._fd, self._size, 0)
         return content if len(content) == self._size else b""
 
@@ -68,7 +69,7 @@ class PageFile:
         os.pwrite(self._fd, content, offset)
 
     def close(self) -> None:
-        """Remove the file, after which the worker's writes have no effect. Idempotent."""
+        """Remove the file. After that, what the worker writes has no effect. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,4 +1,4 @@
-"""Retries: growing pauses between attempts, and compare-and-swap for a value that other writers also change."""
+"""Retries: increasing pauses between attempts, and compare-and-swap for a value that other writers also change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
-"""Errors that usually come from a mistake in the code, so that retrying would be pointless."""
+"""Errors that are usually due to a mistake in the code, so that retrying would be pointless."""
 _MANY = 64  # an exponent with which no float overflows
 
 
@@ -23,7 +23,7 @@ class Backoff:
 
     Args:
         first, longest: the first and the longest pause, in seconds.
-        factor: each pause is longer than the previous one by this factor.
+        factor: each pause is this many times as long as the previous one.
     """
 
     first: Duration
@@ -31,7 +31,8 @@ class Backoff:
     factor: float = 2.0
 
     def pause(self, attempts: int) -> Duration:
-        """Return how many seconds to pause after this many attempts, which is 0 after no attempts."""
+        """Return how many seconds to pause after this many failed attempts. The result is 0 if there were no
+        attempts."""
         if attempts <= 0:
             return 0.0
         grown: Duration = self.first * self.factor ** min(attempts - 1, _MANY)
@@ -39,13 +40,13 @@ class Backoff:
 
 
 class TooManyRefusals(Exception):
-    """Other writers were always faster."""
+    """The value could not be written, because other writers were always faster."""
 
 
 def swapped(change: Callable[[], T | None], attempts: int) -> T:
     """Change a shared value by compare-and-swap. `change` reads the value, decides, and writes the new value in place
-    of the one that it read. If the write was refused because another writer was faster, `change` returns None and is
-    called again. Returns the first other result. Raises TooManyRefusals after this many attempts."""
+    of the value that it read. If the write is refused because another writer was faster, `change` must return None, and
+    is called again. Returns the first result that is not None. Raises TooManyRefusals after `attempts` attempts."""
     for _ in range(attempts):
         done = change()
         if done is not None:

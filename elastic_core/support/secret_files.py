@@ -18,12 +18,13 @@ _FOUND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 def read_secret(path: str | os.PathLike[str]) -> bytes:
     """Return the file's content without the trailing line ends that editors and `echo` add.
 
-    A file that belongs to this user must be readable by this user alone, as with ssh keys. A group may read root's
-    file, which Kubernetes sets up for a pod's `fsGroup`. All users may read root's file only on a read-only in-memory
-    mount, where Kubernetes and Docker put secrets, by default with mode 0644 or 0444. Only the container's processes
-    see that mount. Elsewhere, root's file with such a mode is refused, because every user of the machine can read it.
+    A file that belongs to this user must be readable by this user alone, as with ssh keys. If a file belongs to root, a
+    group may also read it; Kubernetes sets this up for a pod's `fsGroup`. A file that belongs to root and that all
+    users may read is accepted only on a read-only in-memory mount. Kubernetes and Docker put secrets on such mounts, by
+    default with mode 0644 or 0444, and only the container's processes see them. Elsewhere, a file with such a mode is
+    refused, because every user of the machine can read it.
 
-    After this call, this process leaves no core dumps, and of all other processes only root's can read its memory.
+    After this call, this process leaves no core dumps, and no other processes except root's can read its memory.
 
     Links are followed if root or this user created them. Otherwise, a user who can write next to a secret could
     redirect the agent to another file whose content that user knows. The checks are done on the opened file, which can
@@ -44,7 +45,7 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
     except OSError as error:
         raise ValueError(f"expected a file with a secret, found {shown}: {error.strerror}") from None
     if len(content) > MOST_BYTES:
-        raise ValueError(f"expected a secret of at most {MOST_BYTES} bytes, found more in {shown}; use another file")
+        raise ValueError(f"expected a secret of at most {MOST_BYTES} bytes, but {shown} is larger; use another file")
     if not (secret := content.rstrip(b"\r\n")):
         raise ValueError(f"the secret file {shown} is empty; write a secret into it, or use another file")
     keep_memory_private()
@@ -52,7 +53,7 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
 
 
 def keep_memory_private() -> None:
-    """Disable core dumps, and keep the same user's other processes from reading this process's memory. Either would
+    """Disable core dumps, and keep the same user's other processes from reading this process's memory. Both would
     reveal the secret. Programs that this process starts are not affected. ssh-agent does the same."""
     with contextlib.suppress(OSError, AttributeError):  # not on Linux
         ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)

@@ -30,7 +30,7 @@ _PLAIN = {
     errno.ETIMEDOUT: "timed out",
     errno.ECONNRESET: "connection reset",
 }
-_ANSWERS = (0, errno.ECONNREFUSED, errno.ECONNRESET)  # each of these shows that the machine is up
+_ANSWERS = (0, errno.ECONNREFUSED, errno.ECONNRESET)  # each of these results shows that the machine is up
 
 
 def error_text(error: OSError) -> str:
@@ -76,7 +76,7 @@ def is_local_address(address: Address) -> bool:
 
 
 def cannot_bind(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> str:
-    """Return why a server cannot listen on the address now, or nothing if it can."""
+    """Return why a server cannot listen on the address now, or an empty string if it can."""
     try:
         with bound_socket(family, sockaddr) as sock:
             sock.listen(1)  # two sockets may be bound to the address, but only one may listen
@@ -109,8 +109,8 @@ def _unmapped(host: str) -> str:
 
 
 def try_connect(address: Address, timeout: Duration) -> tuple[str, str]:
-    """Connect, and close the connection. Returns the error in plain words, which is empty if a server is listening, and
-    the connection's local address, at which other machines reach this one."""
+    """Connect, and close the connection again. Returns two strings: the error in plain words, which is empty if a
+    server is listening, and the connection's local address, at which other machines reach this one."""
     try:
         with socket.socket(address.family, socket.SOCK_STREAM) as sock:
             sock.settimeout(timeout)
@@ -121,8 +121,9 @@ def try_connect(address: Address, timeout: Duration) -> tuple[str, str]:
 
 
 def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> set[str]:
-    """Return the names of the targets (name -> host and port) that do not answer within `seconds`. A refused connection
-    is also an answer. All targets are tried at the same time, so a slow name lookup does not delay the others."""
+    """Return the names of the targets that do not answer within `seconds`. `targets` maps each name to a host and a
+    port. A refused connection is also an answer. All targets are tried at the same time, so a slow name lookup does not
+    delay the others."""
     clock = SystemClock()
     until = later(clock.now(), seconds)
     silent = set(targets)
@@ -147,8 +148,8 @@ def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> se
 
 
 def bound_socket(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> socket.socket:
-    """Return a socket that is bound to the address but does not listen. `::` means both IPv4 and IPv6. Raises OSError,
-    or OverflowError if the port is out of range."""
+    """Return a socket that is bound to the address but does not listen. `::` means all addresses of both IPv4 and IPv6.
+    Raises OSError, or OverflowError if the port is out of range."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:
@@ -162,8 +163,8 @@ def bound_socket(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> soc
 
 
 def bound_everywhere(port: int) -> socket.socket:
-    """Return a socket like `bound_socket`, bound to the port on all addresses, in IPv4 and IPv6 if the machine has
-    both."""
+    """Return a socket like that of `bound_socket`, bound to the port on all addresses, both IPv4 and IPv6 if the
+    machine has both."""
     try:
         return bound_socket(socket.AF_INET6, ("::", port))
     except OSError as error:
@@ -173,8 +174,9 @@ def bound_everywhere(port: int) -> socket.socket:
 
 
 def bound_at(host: str, port: int) -> socket.socket:
-    """Return a socket like `bound_socket`, bound to the port at `host` if that is one of this machine's addresses.
-    Otherwise it is bound on all addresses, because other machines may resolve a name to another address."""
+    """Return a socket like that of `bound_socket`, bound to the port at `host` if `host` is one of this machine's
+    addresses. Otherwise, the socket is bound on all addresses, because other machines may resolve a name to another
+    address."""
     if (own := _own_address(host, port)) is not None:
         with contextlib.suppress(OSError):  # the address may be a gateway's
             return bound_socket(own.family, own.sockaddr)
@@ -191,8 +193,8 @@ def _own_address(host: str, port: int = 0) -> Address | None:
 
 
 def unbound() -> socket.socket | None:
-    """Return a socket for `bind_at` to bind later, or None if none can be created. The socket serves both families if
-    the machine has both, because it is not yet known which one is needed."""
+    """Return a socket for `bind_at` to bind later, or None if none can be created. The socket supports both IPv4 and
+    IPv6 if the machine has both, because it is not yet known which of them is needed."""
     with contextlib.suppress(OSError):
         sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -214,7 +216,8 @@ def bind_at(sock: socket.socket, host: str) -> None:
 
 
 def keep_open(sock: socket.socket, seconds: int) -> None:
-    """Make the kernel send a keepalive packet after this many idle seconds, if the platform can set that time."""
+    """Make the kernel send a keepalive packet after this many idle seconds, if the platform allows that time to be
+    set."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
         if hasattr(socket, option):
@@ -224,14 +227,14 @@ def keep_open(sock: socket.socket, seconds: int) -> None:
 class PortReservation:
     """Holds a TCP port until `release`, without listening.
 
-    The socket is bound with SO_REUSEADDR, so the kernel gives the port neither to another program that asks for any
-    free port nor to an outgoing connection. However, a server that also sets SO_REUSEADDR, as torch's TCPStore does,
-    can bind the port and listen on it. For the same reason, two reservations for one port do not conflict: the second
-    server that tries to listen gets the error.
+    The socket is bound with SO_REUSEADDR. The kernel therefore gives the port neither to another program that asks for
+    any free port nor to an outgoing connection. However, a server that also sets SO_REUSEADDR, as torch's TCPStore
+    does, can bind the port and listen on it. For the same reason, two reservations of the same port do not conflict;
+    only the second server that tries to listen on the port gets an error.
 
     Args:
-        port: 0 for any free port.
-        host: the address to reserve the port on (see `bound_at`); if empty, all addresses, as torch's servers use.
+        port: the port to reserve; 0 for any free port. host: the address on which to reserve the port (see `bound_at`).
+            If it is empty, the port is reserved on all addresses, on which torch's servers listen.
 
     Raises:
         ConfigurationError: the port is in use or not allowed.

@@ -1,8 +1,8 @@
-"""A program, started by `workers_store`, that hosts the workers' stores for an agent that does not import torch.
+"""The program that hosts the workers' stores for an agent that has not imported torch. `workers_store` starts it.
 
-Its arguments are the descriptor of a socket from which it reads orders, and the entries of `sys.path`. An order with a
-listening socket starts a TCPStore on that socket; an order without one ends the store. The program answers each order,
-and exits when its standard input closes.
+Its arguments are the descriptor of a socket from which it reads orders, and the entries of `sys.path`. An order that
+contains a listening socket starts a TCPStore on that socket; an order without a socket ends the store. The program
+answers each order, and exits when its standard input closes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The workers' store: a torch TCPStore server on rank 0's node, new for every round.
 
-The agent owns the server, so it outlives rank 0's worker, and ranks that are still busy can use it. The kernel accepts
-connections as soon as `serve` is called, so workers cannot connect too early. If the agent has not imported torch, a
-separate process hosts the stores, because the import can block all Python threads for seconds. The agent starts that
-process when a process on this machine loads torch or a client connects, so jobs without torch rarely need it.
+The agent owns the server, so the server outlives rank 0's worker, and ranks that are still busy can use it. The kernel
+accepts connections as soon as `serve` is called, so workers cannot connect too early. If the agent has not imported
+torch, a separate process hosts the stores, because the import can block all Python threads for seconds. The agent
+starts that process only when a process on this machine loads torch or a client connects, so it is rarely started for
+jobs that do not use torch.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration
 
-BACKLOG = 65535  # the kernel lowers it to net.core.somaxconn, as it does torch's own
+BACKLOG = 65535  # the kernel lowers this to net.core.somaxconn, as it does with torch's value
 _NOT_SHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-_FILES = 12  # torch 2.13 opens 10 for a server and its own client
+_FILES = 12  # open files; torch 2.13 needs 10 for a server and the server's own client
 _ANSWER: Duration = 1.0  # seconds for the process to end a server
 _ENDING: Duration = 5.0  # seconds for a killed process to exit
 _IN_OPEN = 0x20
 
-# A child that is forked while `subprocess` starts a process would hold a pipe that `subprocess` waits for.
+# A child that is forked while `subprocess` starts a process would keep a pipe open that `subprocess` waits for.
 _forks = threading.Lock()
 os.register_at_fork(before=_forks.acquire, after_in_parent=_forks.release, after_in_child=_forks.release)
 
@@ -51,8 +52,8 @@ class WorkersStore:
     only reserves the port.
 
     Args:
-        everywhere: whether to listen on all addresses, because the nodes use different ones. If not, the server listens
-            only on the advertised address, provided that it is one of this machine's.
+        everywhere: whether to listen on all addresses, because the nodes use different ones to reach the store. If not,
+            the server listens only on the advertised address, provided that it is an address of this machine.
     """
 
     def __init__(self, everywhere: bool = False) -> None:
@@ -67,7 +68,7 @@ class WorkersStore:
         return not truth(os.environ.get(_NOT_SHARED, "0")) and _torch() is not None
 
     def reserve(self, address: str, port: int = 0) -> int:
-        """Reserve a port in place of the previous one, and stop the server on that one.
+        """Reserve a new port in place of the previous one, and stop the server on the previous port.
 
         Args:
             address: the address that this node advertises.
@@ -161,7 +162,8 @@ class _Host:
         self._end_process()
 
     def drop(self) -> None:
-        """Close sockets in forked children: the process and its clients wait until the last copy is closed."""
+        """Close the sockets in a forked child, because the process and its clients wait until the last copy is
+        closed."""
         for sock in (self._control, self._serving):
             if sock is not None:
                 sock.close()
@@ -182,7 +184,7 @@ class _Host:
                 self._is_served = True
         except OSError as error:
             reason = error.strerror or str(error)
-        if self._serving is sock:  # workers waiting for the store now fail, and the next round gets a new process
+        if self._serving is sock:  # workers that are waiting for the store fail, and the next round gets a new process
             get_logger(reason=reason).error("workers' store lost")
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -230,7 +232,7 @@ def _torch() -> ModuleSpec | None:
 @contextlib.contextmanager
 def _loading_torch() -> Iterator[tuple[int, ...]]:
     """Yield a descriptor that becomes readable when a process on this machine opens one of torch's libraries. Without
-    inotify, yield none; the process then starts when the first client connects."""
+    inotify, no descriptor is yielded, and the process starts when the first client connects."""
     import ctypes
 
     found, libc = _torch(), ctypes.CDLL(None)

@@ -1,6 +1,6 @@
 """A worker's heartbeat: the worker reports progress to its agent by writing the time to a file.
 
-The agent only checks whether the content has changed, and uses its own clock.
+The agent only checks whether the file's content has changed, and measures times on its own clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BEAT_FILE = "ELASTIC_BEAT_FILE"
-"""The environment variable that holds the path of the worker's heartbeat file."""
+"""The environment variable that contains the path of the worker's heartbeat file."""
 
 _CONTENT = struct.Struct("d")
 _CLOCK = SystemClock()
@@ -25,10 +25,11 @@ _page: mmap.mmap | bytearray | None = None
 
 
 def beat() -> None:
-    """Report that this worker is making progress. Call this at least once per `--hang-timeout`, such as in every step.
+    """Report that this worker is making progress. Call this more often than once per `--hang-timeout`, for example in
+    every step.
 
-    A call takes about a microsecond. It may be called from any thread and from the worker's child processes. Without
-    `--hang-timeout` it has no effect. It never raises an error.
+    A call takes about a microsecond. The function may be called in any thread, and in the worker's child processes.
+    Without `--hang-timeout`, it has no effect. It never raises an error.
     """
     page = _page
     _CONTENT.pack_into(_open_page() if page is None else page, 0, _CLOCK.now())

@@ -1,5 +1,5 @@
-"""The timer table: which timers are running, and when the next one expires. It uses no clock, threads or processes.
-Each combination of process and scope has at most one timer."""
+"""The timer table: which timers are running, and when the next one expires. The table itself does not use a clock,
+threads or processes. Each combination of a process and a scope has at most one timer."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SLACK = 64
 
 @dataclass(frozen=True)
 class Timer(Generic[T]):
-    """A timer, which expires unless process `pid` releases `scope` before `deadline`. `about` is data for the table's
-    owner."""
+    """A timer, which expires unless the process `pid` releases `scope` before `deadline`. `about` is for data of the
+    table's owner."""
 
     pid: int
     scope: str
@@ -48,7 +48,8 @@ class Deadlines(Generic[T]):
         self._tidy()
 
     def release(self, pid: int, scope: str) -> bool:
-        """Stop a timer. Returns False if the timer was not running, because it was never acquired or has expired."""
+        """Stop a timer. Returns False if the timer was not running, because it had never been acquired or had already
+        expired."""
         found = self._running.pop((pid, scope), None) is not None
         self._tidy()
         return found
@@ -78,7 +79,8 @@ class Deadlines(Generic[T]):
         return self._running.get((timer.pid, timer.scope)) is timer
 
     def _tidy(self) -> None:
-        """Rebuild the heap if most of it is released timers, which otherwise remain in it until their deadlines."""
+        """Rebuild the heap if it consists mostly of released timers, which would otherwise remain in it until their
+        deadlines."""
         if len(self._heap) > 2 * len(self._running) + _SLACK:
             self._heap = [entry for entry in self._heap if self._runs(entry[2])]
             heapq.heapify(self._heap)

@@ -1,5 +1,5 @@
-"""Timers: a worker acquires one before code that may hang and releases it afterwards. A server in the agent detects
-timers that were not released in time. `expires` puts a timer around a block of code."""
+"""Timers: a worker acquires a timer before it runs code that may hang, and releases the timer afterward. A server in
+the agent detects timers that have not been released in time. `expires` puts a timer around a block of code."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 CLIENT_VARIABLE = "ELASTIC_TIMER_CLIENT"
-"""The environment variable in which a watchdog names its client factory. The value is the `module:name` of a function
-without arguments, which is called in the worker."""
+"""The environment variable in which a watchdog specifies its client factory. The value is the `module:name` of a
+function without arguments, which is called in the worker."""
 
 _CLOCK = SystemClock()
 _client: TimerClient | None = None
@@ -44,7 +44,7 @@ class TimerRequest:
 
 
 class TimerClient(abc.ABC):
-    """The worker's side of a timer. Clients are thread-safe, and usable in forked child processes."""
+    """The worker's side of a timer. A client is thread-safe, and can also be used in forked child processes."""
 
     @abc.abstractmethod
     def acquire(self, scope_id: str, expiration_time: float) -> None:
@@ -61,7 +61,8 @@ class TimerClient(abc.ABC):
 
     @abc.abstractmethod
     def release(self, scope_id: str) -> None:
-        """Stop the timer. Server problems raise no error, because the guarded block has completed and must not fail."""
+        """Stop the timer. Problems with the server raise no error, because the guarded block has completed and must not
+        fail."""
 
 
 def configure(timer_client: TimerClient) -> None:
@@ -74,22 +75,23 @@ def configure(timer_client: TimerClient) -> None:
 def expires(
     after: float, scope: str | None = None, client: TimerClient | None = None
 ) -> contextlib.AbstractContextManager[None]:
-    """Consider the worker hung, and have its watchdog kill it, if it does not leave the block in time::
+    """If the worker does not leave the block in time, consider it hung and let its watchdog kill it::
 
         with expires(after=60):
             torch.distributed.all_reduce(tensor)
 
-    Also works as a decorator, with a timer for each call of the function.
+    The function also works as a decorator, with a separate timer for each call of the decorated function.
 
     Args:
         after: the time limit in seconds.
-        scope: describes the block, for messages (default: its file and line). A process has one timer per scope, so
-            blocks that run concurrently need different scopes. (By default, each thread has a separate scope.)
-        client: the client to use (default: the one passed to `configure`, or else the one from the agent's watchdog).
+        scope: describes the block, for messages (default: the block's file and line). A process has only one timer per
+            scope, so blocks that run concurrently need different scopes. (By default, each thread has a separate
+            scope.) client: the client to use (default: the client passed to `configure` or, if there is none, the one
+            from the agent's watchdog).
 
     Raises:
         RuntimeError: this process has no watchdog, so there is no client.
-        OSError: the watchdog cannot be reached. Raised only on entering the block, never on leaving it.
+        OSError: the watchdog cannot be reached. This is raised only on entry to the block, never on exit.
         ValueError: `after` is not a valid number of seconds, or `scope` is too long.
     """
     if not (math.isfinite(after) and after >= 0):
@@ -100,8 +102,8 @@ def expires(
 
 @contextlib.contextmanager
 def _guarded(client: TimerClient | None, scope: str | None, place: str, after: float) -> Iterator[None]:
-    """Guard a block. The client and the scope are determined on entry, because a decorator calls `expires` much
-    earlier."""
+    """Guard a block. The client and the scope are determined on entry to the block, because in a decorator `expires` is
+    called much earlier."""
     client, scope = client or _client or _watchdogs(), scope or _in_this_thread(place)
     client.acquire(scope, _CLOCK.timestamp() + after)
     try:
@@ -135,8 +137,11 @@ def _watchdogs() -> TimerClient:
             "watchdog's distribution installed in the workers' environment?"
         ) from error
     if not isinstance(client, TimerClient):
-        raise RuntimeError(f"expected a TimerClient from {CLIENT_VARIABLE}={maker}, found {type(client).__name__}")
+        found = type(client).__name__
+        raise RuntimeError(
+            f"{CLIENT_VARIABLE}={maker} must return a TimerClient, but returned an object of type {found}"
+        )
     return client
 
 
-os.register_at_fork(after_in_child=_watchdogs.cache_clear)  # a forked child may be another agent's worker
+os.register_at_fork(after_in_child=_watchdogs.cache_clear)  # a forked child may be the worker of another agent

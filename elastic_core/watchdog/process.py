@@ -18,7 +18,7 @@ def process_start_time(pid: int) -> int | None:
 
 
 def process_runs(pid: int, started: int | None) -> bool:
-    """Return whether the process with this start time is running or, if `started` is None, whether any with this id
-    is."""
+    """Return whether the process with this id and start time is running. If `started` is None, return whether any
+    process with this id is running."""
     found = process_start_time(pid)
     return found is not None and (started is None or found == started)

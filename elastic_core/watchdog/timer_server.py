@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
 
 _CLOCK = SystemClock()
-_STOP_S: Duration = 5.0  # seconds that an iteration of the thread may take, not counting waits
+_STOP_S: Duration = 5.0  # seconds that an iteration of the thread may take, without its waits
 _AFTER_ERROR_S: Duration = 1.0
 
 
@@ -34,26 +34,27 @@ class RequestQueue(abc.ABC):
 
     @abc.abstractmethod
     def size(self) -> int:
-        """Return how many requests are queued. `get` returns at least that many if it has enough time."""
+        """Return the number of queued requests. If `get` has enough time, it returns at least that many."""
 
     @abc.abstractmethod
     def get(self, size: int, timeout: float) -> list[TimerRequest]:
-        """Wait up to `timeout` seconds for up to `size` requests, and return those that have arrived."""
+        """Wait for up to `timeout` seconds until `size` requests have arrived, and return those that have."""
 
     def wake(self) -> None:  # noqa: B027 - most queues have nothing to do
-        """Make `get` return without waiting from now on, because the server is stopping. Any thread may call this. By
-        default it does nothing, and the server stops when `get` returns."""
+        """Make `get` return without waiting from now on, because the server is stopping. Any thread may call this
+        method. By default, it does nothing, and the server stops when `get` returns."""
 
 
 class TimerServer(abc.ABC):
-    """Base class for timer servers. A server is started once. Subclasses implement the four methods below, which the
-    server's thread calls. If a method raises an error, it is logged (`watchdog lost`) and the server continues.
+    """The base class for timer servers. A server can be started only once. Subclasses implement the four methods below,
+    which the server's thread calls. If a method raises an error, it is logged (`watchdog lost`) and the server
+    continues.
 
     Args:
         request_queue: the source of requests.
         max_interval: the maximum number of seconds between two checks of the timers. If a worker could not be killed,
             the next check tries again.
-        daemon: whether Python may exit without `stop`.
+        daemon: whether Python may exit although `stop` has not been called.
     """
 
     def __init__(self, request_queue: RequestQueue, max_interval: float, daemon: bool = True) -> None:
@@ -77,15 +78,16 @@ class TimerServer(abc.ABC):
 
     @abc.abstractmethod
     def _reap_worker(self, worker_id: Any) -> bool:
-        """Kill a worker. If this returns False, it is called again later; if it raises, it is not."""
+        """Kill a worker. If the method returns False, it is called again later. If it raises an error, it is not called
+        again."""
 
     def start(self) -> None:
         """Start watching. Raises RuntimeError if called twice."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching, and wait for the thread to end. Idempotent. Takes up to `max_interval` if the queue does not
-        implement `wake`."""
+        """Stop watching, and wait for the thread to end. Idempotent. This takes up to `max_interval` seconds if the
+        queue does not implement `wake`."""
         self._stopping.set()
         self._request_queue.wake()
         if self._thread.is_alive():
@@ -102,8 +104,9 @@ class TimerServer(abc.ABC):
                 self._stopping.wait(min(_AFTER_ERROR_S, self._max_interval))
 
     def _next_requests(self) -> list[TimerRequest]:
-        """Wait for a request, and return it with all others that are queued. Wait only for the first one, because the
-        queue's size may include a request that will never arrive because its worker died while writing it."""
+        """Wait for a request, and return it with all others that are queued. The method waits only for the first
+        request: the queue's size may include a request that never arrives, because its worker has died while writing
+        it."""
         due = self._due.next_deadline()
         left = self._max_interval if due is None else max(0.0, due - _CLOCK.timestamp())
         requests = self._request_queue.get(1, min(left, self._max_interval))
@@ -136,7 +139,7 @@ class TimerServer(abc.ABC):
         error: Exception | None = None
         try:
             ended = self._reap_worker(worker_id)
-            action = "killed" if ended else "could not be killed; will be tried again"
+            action = "killed" if ended else "could not be killed; the server will try again"
         except Exception as raised:  # noqa: BLE001 - the program's method may raise anything
             ended, action, error = True, f"none: {raised!r}", raised
         scopes = [timer.scope_id for timer in timers]
@@ -180,8 +183,8 @@ class MultiprocessingRequestQueue(RequestQueue):
 
 
 class LocalTimerClient(TimerClient):
-    """The client for a `LocalTimerServer`, in a process that inherited the server's queue. A process that dies while
-    writing to the queue may block all other processes, a risk that the file timer does not have."""
+    """The client for a `LocalTimerServer`, in a process that inherited the server's queue. A process that dies while it
+    is writing to the queue may block all other processes. The file timer does not have this risk."""
 
     def __init__(self, mp_queue: Any) -> None:
         self._mp_queue = mp_queue
@@ -194,7 +197,7 @@ class LocalTimerClient(TimerClient):
 
 
 class LocalTimerServer(TimerServer):
-    """Kills local processes with SIGKILL. The clients share `mp_queue`, a `multiprocessing.Queue`."""
+    """Kills local processes with SIGKILL. The server and its clients share `mp_queue`, a `multiprocessing.Queue`."""
 
     def __init__(self, mp_queue: Any, max_interval: float = 60, daemon: bool = True) -> None:
         super().__init__(MultiprocessingRequestQueue(mp_queue), max_interval, daemon)

@@ -119,5 +119,5 @@ def test_backend_without_a_server_is_an_error(plugins):
     manager = plugins(able, RendezvousBackendRecord("homeless", "a test", print))
     assert server_of("toy", "h:1", 7, manager).endpoint == "here:1"
     assert asked == [("h:1", 7)]
-    with pytest.raises(ConfigurationError, match=r"'homeless' has no store to serve; these backends do: toy"):
+    with pytest.raises(ConfigurationError, match=r"'homeless' has no store to serve; backends that have one: toy"):
         server_of("homeless", "h:1", 7, manager)
