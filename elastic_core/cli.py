@@ -1,6 +1,7 @@
-"""The command line: runs the subcommand and turns errors into a message and an exit code.
+"""The command line: runs the subcommand, and converts an error to a message and an exit code.
 
-Each subcommand imports its own modules, so that `elastic --version` and invalid flags return immediately.
+Each subcommand imports only the modules that it needs, so that `elastic --version` returns immediately, and an invalid
+flag is reported immediately.
 """
 
 from __future__ import annotations
@@ -94,8 +95,8 @@ def read_run(argv: Sequence[str]) -> tuple[PluginManager, Reading]:
 def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseException | None:
     """Configure the log, run the job, and write its result file. Returns the error that ended the job.
 
-    Raises ConfigurationError before the job starts if the result file is not writable. If writing it fails later, the
-    error is merely printed."""
+    Raises ConfigurationError before the job starts if the result file is not writable. If the file cannot be written
+    after the job, the error is only printed."""
     settings = reading.settings
     _configure_log(settings.log_format, settings.log_level, manager, reading.left_out)
     path = settings.result_file
@@ -132,7 +133,7 @@ def explain(argv: Sequence[str]) -> None:
             entry = compose.script_entry(reading.settings, reading.script, reading.script_args, os.environ)
             starter = plan.explained_starter(entry.work)
     except ElasticError as error:
-        broken = error  # reported after the configuration
+        broken = error  # reported after the configuration has been shown
     about = reading, manager.added_options(), manager.secret_options(), unused, starter
     show(to_json(as_dict(*about)) if reading.own["json"] else as_text(*about))
     if broken is not None:
@@ -274,8 +275,8 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
 
 
 def _open_standard_streams() -> None:
-    """Open any closed standard streams. Otherwise, one of the agent's pipes or files would get a standard stream's
-    number and receive the workers' output."""
+    """Open any standard streams that are closed. Otherwise, one of the agent's pipes or files would get the number of a
+    standard stream, and would receive the workers' output."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
@@ -289,8 +290,8 @@ def _left_a_call_behind(argv: Sequence[str]) -> bool:
 
 
 def _leave_at_once(code: int) -> NoReturn:
-    """Exit without Python's cleanup, because multiprocessing would wait forever for a process that did not die, and C++
-    code aborts if the interpreter exits during a hung call."""
+    """Exit without Python's cleanup. During cleanup, multiprocessing would wait forever for a process that did not die,
+    and C++ code would abort if the interpreter exited during a hung call."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
@@ -298,7 +299,8 @@ def _leave_at_once(code: int) -> NoReturn:
 
 
 def _load_plugins(sources: Sources, allowed: Sequence[str] | None, asked: str | None = None) -> PluginManager:
-    """Load the plugins. The distribution `asked` is always loaded, because the user calls its command."""
+    """Load the plugins. The plugins of the distribution `asked` are always loaded, because the user has called its
+    command."""
     from elastic_core import config
     from elastic_core.hooks.manager import PluginManager
 
@@ -323,7 +325,7 @@ def read_like_run(
     **more: Any,
 ) -> tuple[PluginManager, Reading]:
     """Load the plugins and read a command line with the flags of `run` and the command's `own` flags. `asked` is the
-    distribution that provides the command. Raises _HelpPrinted if the command line requests help."""
+    distribution that provides the command. Raises _HelpPrinted if the command line asks for help."""
     from elastic_core import config
 
     def others(*read: Any) -> Sequence[Problem]:
@@ -346,14 +348,14 @@ def read_like_run(
 
 def _expect_guessed(allowed: Sequence[str] | None, read: Sequence[str] | None) -> None:
     if read != allowed:
-        expected = "must precede all flags that plugins add, as must a --config whose file sets it; put it first"
+        expected = "must precede all flags that plugins add, and so must a --config whose file sets it; put it first"
         raise ConfigurationError(Problem("--plugins", expected))
 
 
 def _read_command(
     command: Command, argv: Sequence[str], required: Mapping[str, str] | None = None
 ) -> tuple[PluginManager, CommandReading]:
-    """Load the plugins and read a command line for `command`. Raises _HelpPrinted if the command line requests help."""
+    """Load the plugins and read a command line for `command`. Raises _HelpPrinted if the command line asks for help."""
     from elastic_core import config
 
     sources = config.Sources(argv, os.environ, current_folder(), command.words, mixed=True)
@@ -385,7 +387,7 @@ def _configure_log(log_format: str, level: str, manager: PluginManager, left_out
     logger = log.get_logger()
     for problem in left_out:
         logger.warning("setting left out", origin=problem.origin, reason=problem.message)
-    for failure in manager.failures:  # not an error, as the run may not need the plugin
+    for failure in manager.failures:  # not an error, because the run may not need the plugin
         logger.warning("plugin failed", **failure.source.as_dict(), reason=failure.reason)
     for reason in manager.about_unknown_blocks():
         logger.warning("plugin not blocked", reason=reason)
@@ -442,7 +444,7 @@ def to_json(content: object) -> str:
 
 def _for_people(text: str) -> str:
     """Escape control characters, which external names and messages may contain."""
-    if text.replace("\n", "").isprintable():  # avoids an import, for example for help and version
+    if text.replace("\n", "").isprintable():  # avoids the import below, for example for help and version
         return text
     from elastic_core.text import printable
 
@@ -466,12 +468,13 @@ def _complain(text: str, highlight: Callable[[str], str] = str) -> None:
     text = _for_people(text.rstrip("\n"))
     try:
         print(highlight(text) if shows_colors(sys.stderr) else text, file=sys.stderr, flush=True)
-    except OSError:  # closed pipe; the exit code still reports the error
+    except OSError:  # the pipe is closed; the exit code still reports the error
         _silence(sys.stderr)
 
 
 def _silence(stream: TextIO) -> None:
-    """Redirect the stream to /dev/null. Otherwise, the interpreter's final flush fails and changes the exit code."""
+    """Redirect the stream to /dev/null. Otherwise, the interpreter's final flush would fail and change the exit
+    code."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())

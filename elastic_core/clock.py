@@ -7,10 +7,11 @@ import time
 from typing import NewType, Protocol
 
 Instant = NewType("Instant", float)
-"""Seconds on one process's monotonic clock, meaningless in other processes and therefore never sent to them."""
+"""Seconds on one process's monotonic clock. They are meaningless in other processes, and are therefore never sent to
+them."""
 
 LONG_AGO = Instant(float("-inf"))
-"""An instant before every other one."""
+"""An instant that is earlier than every other one."""
 
 Duration = float
 """A duration in seconds."""
@@ -24,7 +25,7 @@ class Clock(Protocol):
         ...
 
     def timestamp(self) -> float:
-        """Return the seconds since the epoch. They are for display and reports, never for decisions."""
+        """Return the seconds since the epoch. Use them for display and reports, never for decisions."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Counts devices, to determine the number of workers for a setting such as `gpu`.
+"""Counts devices, in order to determine the number of workers for a setting such as `gpu`.
 
 Only torch knows which devices it can use. A separate process queries it, because the agent must not import torch.
 """
@@ -39,7 +39,7 @@ def count(kind):
     return module.device_count() if module.is_available() else 0
 """
 """The beginning of a program that queries torch. `count` returns the number of devices of a type that torch can use;
-"auto" means any accelerator. The program's stdin must be a pipe, and the program exits when its write end closes."""
+"auto" means any accelerator. The program's stdin must be a pipe. The program exits when the pipe's write end closes."""
 
 _PROBE = f"""
 import sys

@@ -42,13 +42,14 @@ class ErrorHandler:
     def override_error_code_in_rootcause_data(
         self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0
     ) -> None:
-        """Add the exit code of the worker that failed first to the content of that worker's error file."""
+        """Add the exit code of the worker that failed first to `rootcause_error`, the content of that worker's error
+        file."""
         if isinstance(rootcause_error.get("message"), dict):
             rootcause_error["message"]["errorCode"] = error_code
 
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
-        """Copy the error file of the worker that failed first to this process's error file, if this process is itself a
-        worker. Raises OSError or ValueError if the file cannot be read."""
+        """If this process is itself a worker, copy the error file of the worker that failed first to this process's
+        error file. Raises OSError or ValueError if the file cannot be read."""
         with open(rootcause_error_file) as file:
             content = json.load(file)
         if error_code and isinstance(content, dict):
@@ -63,8 +64,8 @@ def get_error_handler() -> ErrorHandler:
 
 
 def record(fn: Callable[P, T], error_handler: ErrorHandler | None = None) -> Callable[P, T | None]:
-    """Decorate a program's main function to write an exception to the error file, which the agent's report shows.
-    `sys.exit(0)` is treated as a return; other exits and interrupts are passed on.
+    """Decorate a program's main function, so that an exception in it is written to the error file, which the agent's
+    report shows. `sys.exit(0)` is treated as a return; other exits and interrupts are passed on.
 
         @record
         def main(): ...
@@ -83,7 +84,7 @@ def record(fn: Callable[P, T], error_handler: ErrorHandler | None = None) -> Cal
         except ChildFailedError as error:
             first = error.get_first_failure()[1] if error.failures else None
             if first is not None and first.error_file != ProcessFailure.error_file:
-                with contextlib.suppress(OSError, ValueError):  # removed with its round; `launch` has copied it
+                with contextlib.suppress(OSError, ValueError):  # it was removed with its round; `launch` has copied it
                     handler.dump_error_file(first.error_file, first.exitcode)
             raise
         except Exception as error:
@@ -101,7 +102,7 @@ def content_of(error: BaseException) -> dict[str, Any]:
 
 
 def write(path: str, content: Mapping[str, Any]) -> None:
-    """Write an error file. Only regular files are written, because a pipe without a reader would block. Errors are
+    """Write an error file. Only regular files are written to, because a pipe without a reader would block. Errors are
     ignored, so that they do not hide the failure that is being recorded."""
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
         text = json.dumps(content)

@@ -67,7 +67,7 @@ class ElasticError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem in the configuration. `origin` is where the value comes from, such as "--nnodes" or "elastic.toml:
+    """One problem in the configuration. `origin` is the source of the value, such as "--nnodes" or "elastic.toml:
     nnodes"."""
 
     origin: str
@@ -138,7 +138,7 @@ class RendezvousGracefulExitError(RendezvousError):
 
 
 class DrainedError(RendezvousError):
-    """This node was drained after its workers had started. They were stopped or had failed."""
+    """This node was drained after its workers had started. The workers were stopped or had already failed."""
 
     exit_code = ExitCode.DRAINED
 
@@ -226,8 +226,8 @@ class ProcessFailure:
             return f"signal {-self.exitcode}"
 
     def timestamp_isoformat(self) -> str:
-        """Return the timestamp as `YYYY-MM-DD_HH:MM:SS` in this machine's time zone. If it is out of range, which it
-        may be if it comes from another node, return it in seconds since the epoch."""
+        """Return the timestamp as `YYYY-MM-DD_HH:MM:SS` in this machine's time zone. If the timestamp is out of range,
+        which is possible if it comes from another node, return it in seconds since the epoch."""
         try:
             return datetime.fromtimestamp(int(self.timestamp)).isoformat(sep="_")
         except (ValueError, OverflowError, OSError):
@@ -235,7 +235,7 @@ class ProcessFailure:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the failure for JSON reports."""
-        shown = {item.name: getattr(self, item.name) for item in fields(self)}  # asdict would recurse into deep data
+        shown = {item.name: getattr(self, item.name) for item in fields(self)}  # `asdict` would recurse into deep data
         shown["stderr_tail"] = list(self.stderr_tail)
         shown["signal"] = self.signal_name() if self.exitcode < 0 else None
         return shown
@@ -276,9 +276,10 @@ class ChildFailedError(ElasticError):
         return rank, candidates[rank]
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """Format all failures with their messages, first failure first, for programs that print the error themselves.
+        """Format all failures with their messages, beginning with the first failure, for programs that print the error
+        themselves.
 
-        The delimiters form the lines around the text and between failures. Control characters are escaped.
+        Lines of the delimiters are put around the text and between the failures. Control characters are escaped.
         """
         from elastic_core.text import in_one_line, printable  # needed only after a failure
 

@@ -1,4 +1,4 @@
-"""A job's events, recorded by a handler that the user selects by name.
+"""Records a job's events with a handler that the user selects by name.
 
 `null` drops events, `console` writes JSON to stderr, `file:PATH` appends JSON to a file, and `register_handler` adds
 other handlers. `RdzvEvent` and its functions are for programs with their own rendezvous; the agent does not use them.
@@ -85,8 +85,8 @@ class RdzvEvent:
     """A rendezvous event.
 
     Args:
-        name: the location in the program.
-        master_endpoint: the address of the rendezvous store, if known.
+        name: the location in the program where the event was recorded. master_endpoint: the address of the rendezvous
+            store, if known.
         rank: the node's rank.
         local_id: identifies the node's process on its machine.
         error_trace: for FAILED, the traceback.
@@ -167,7 +167,7 @@ def handler_names() -> tuple[str, ...]:
 
 
 def register_handler(name: str, handler: EventHandler) -> None:
-    """Add a handler. Raises ConfigurationError if the name is taken."""
+    """Add a handler. Raises ConfigurationError if the name is already in use."""
     if _handlers.setdefault(name, handler) is not handler:
         raise ConfigurationError(Problem("event handler", f"the name {name!r} is taken"))
 
@@ -178,8 +178,8 @@ def is_known(name: str) -> bool:
 
 
 def open_handler(name: str) -> EventHandler:
-    """Return the handler with this known name. `file:PATH` opens the file. The caller must call the handler's `close`,
-    if it has one.
+    """Return the handler with this name, which must be known. For `file:PATH`, opens the file. If the handler has a
+    `close` method, the caller must call it at the end.
 
     Raises:
         ConfigurationError: the file cannot be written.
@@ -200,8 +200,8 @@ def record(event: Event, destination: str = "null") -> None:
 
 
 def record_rdzv_event(event: RdzvEvent) -> None:
-    """Pass the event to the handler registered as `dynamic_rendezvous`, if there is one. Its exceptions are only
-    logged."""
+    """Pass the event to the handler registered as `dynamic_rendezvous`, if there is one. Exceptions in the handler are
+    only logged."""
     if _RDZV in _handlers:
         hand(event, _handlers[_RDZV], _RDZV)
 

@@ -48,8 +48,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class LaunchConfig:
-    """What to launch. Fields that torch's `LaunchConfig` also has keep their names, order and meaning. A field that is
-    None has the command line's default. Other defaults may differ from the command line's: here `max_restarts` is 3.
+    """What to launch. Fields that torch's `LaunchConfig` also has keep their names, order and meaning. If a field is
+    None, the default of the command line applies. Other defaults may differ from those of the command line; for
+    example, `max_restarts` is 3 here.
 
     Settings without a field are read from the same environment variables as for `elastic run`: watchdog
     (TORCHELASTIC_ENABLE_FILE_TIMER=1, ELASTIC_WATCHDOG, ELASTIC_WATCHDOG_CONF), health endpoint
@@ -61,11 +62,12 @@ class LaunchConfig:
 
     Args:
         min_nodes, max_nodes: the number of nodes; 1 <= min_nodes <= max_nodes.
-        nproc_per_node: the workers on this node, as for `--nproc-per-node`: a number, or a device type to count.
+        nproc_per_node: the number of workers on this node or, as for `--nproc-per-node`, a device type to count.
         logs_specs: the destinations of logs (see `elastic_core.multiprocessing.LogsSpecs`), or the name of an entry
             point in the group `torchrun.logs_specs`.
         run_id: the job's id. If it is empty, an id is generated for a single node.
-        rdzv_timeout: seconds until joining fails, for backends with an option `join_timeout`; -1 for its default.
+        rdzv_timeout: seconds until joining fails, for backends with an option `join_timeout`; -1 for that option's
+            default.
         max_restarts: the maximum number of restarts after failures.
         log_line_prefix_template: the prefix of output lines (default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE).
         metrics_cfg: the destination of metrics: `{"destination": "console"}` or `"null"`; empty to leave it unchanged.
@@ -125,7 +127,8 @@ class LaunchConfig:
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, RawValue]:
-    """Return the settings of a `LaunchConfig` that variables provide: optional fields, and settings without a field."""
+    """Return those settings of a `LaunchConfig` that environment variables can provide: optional fields, and settings
+    without a field."""
     own = from_environment(environ, {name: SPECS[name] for name in _WITHOUT_FIELD})
     return {**from_torchrun(environ, SPECS), **own.found}
 
@@ -207,9 +210,10 @@ class LocalElasticAgent(ProcessAgent):
         exit_barrier_timeout: how many seconds a node whose workers have succeeded waits for other nodes' workers.
         log_line_prefix_template: the prefix of output lines (default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE).
         shutdown_timeout: seconds between SIGTERM and SIGKILL.
-        health_check_server: a server that the program has started and `run` stops (default: as the variables specify).
-        uninterruptible_state_timeout: seconds after SIGKILL until a process is reported as unkillable; if None or not
-            positive, defaults to TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT.
+        health_check_server: a server that the program has started, and that `run` stops (default: the endpoint that the
+            variables specify).
+        uninterruptible_state_timeout: seconds after SIGKILL until a process is reported as unkillable; if it is None or
+            not positive, TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT is used.
 
     Raises:
         ConfigurationError: with all problems.
@@ -246,7 +250,7 @@ class LocalElasticAgent(ProcessAgent):
         )
         settings = _settings(config, manager)
         plan = plan_of(settings, manager)
-        backend = spec.rdzv_handler.get_backend()  # may be empty for a handler of the program's own
+        backend = spec.rdzv_handler.get_backend()  # may be empty if the program has its own handler
         if backend and (record := manager.backend_named(backend)) is not None:
             settings = replace(settings, rdzv_backend=record.name)
             plan = replace(plan, settings=settings, backend=replace(plan.backend, record=record, options={}))
@@ -310,7 +314,7 @@ def run_job(
     logs_specs: LogsSpecs | None = None,
     health_check_server: HealthCheckServer | None = None,
 ) -> RunResult:
-    """Create an agent, run it with signal handlers installed, and clean up. For the arguments see `compose.composed`.
+    """Create an agent, run it with signal handlers installed, and clean up. For the arguments, see `compose.composed`.
 
     Raises the same errors as `elastic_launch`.
     """
@@ -329,15 +333,15 @@ def run_job(
 
 @contextlib.contextmanager
 def _signals_to(agent: ProcessAgent, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
-    """Forward signals to the agent within the context. This works only in the main thread, because Python requires
-    it."""
+    """Forward signals to the agent within the context. In threads other than the main one, this does nothing, because
+    Python allows signal handlers to be installed only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     # Schedulers such as Slurm send these signals to agents and workers alike, for example to make programs save a
     # checkpoint. By default, they would end the agent.
     free = [s for s in (signal.SIGUSR1, signal.SIGUSR2) if signal.getsignal(s) is signal.SIG_DFL]
-    spared = [s for s in free if s not in signals and not catches(os.getpid(), s)]  # faulthandler may catch it
+    spared = [s for s in free if s not in signals and not catches(os.getpid(), s)]  # faulthandler may catch the signal
     before = {signum: signal.getsignal(signum) for signum in (*signals, *spared)}
     # If SIGHUP is ignored at startup, it stays ignored, so that nohup protects the job.
     taken = [s for s in signals if not (s is signal.SIGHUP and before[s] is signal.SIG_IGN)]

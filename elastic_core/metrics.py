@@ -1,6 +1,6 @@
-"""Records counts and durations through a handler that the program configures. The default handler drops them.
+"""Records counts and durations by means of a handler that the program configures. The default handler drops them.
 
-The names of functions and metrics are torchelastic's. Exceptions in a handler are only logged.
+Functions and metrics have the same names as in torchelastic. Exceptions in a handler are only logged.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _handlers: dict[str | None, MetricHandler] = {None: NullMetricHandler()}
 
 
 def configure(handler: MetricHandler, group: str | None = None) -> None:
-    """Use `handler` for the metrics in `group` (default: in all groups without a handler)."""
+    """Use `handler` for the metrics in `group` (default: in all groups that have no handler)."""
     _handlers[group] = handler
 
 
@@ -98,8 +98,8 @@ def getStream(group: str) -> MetricStream:  # noqa: N802 - torch's name
 
 
 class MetricsConfig:
-    """The destination of metrics: `{"destination": "console"}` or `"null"`. If it is empty, the destination stays
-    unchanged."""
+    """The destination of metrics: `{"destination": "console"}` or `{"destination": "null"}`. If the parameters are
+    empty, the destination stays unchanged."""
 
     def __init__(self, params: dict[str, str] | None = None) -> None:
         self.params = params or {}
@@ -139,8 +139,9 @@ def prof(
 ) -> Callable[P, T] | Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a function to measure all its calls: `@prof`, or `@prof(group="...")`.
 
-    Records `<name>.success` or `<name>.failure` (1), then `<name>.duration.ms` (whole milliseconds). The name is
-    `Class.method` for a method and, for a function, `module.function` with the last part of the module's name.
+    Each call records `<name>.success` or `<name>.failure` (with the value 1), and then `<name>.duration.ms` (whole
+    milliseconds). The name is `Class.method` for a method. For a function, it is `module.function`, where `module` is
+    the last part of the module's name.
     """
     if fn is None:
         return lambda function: _measured(function, _metric_name(function), group)

@@ -1,4 +1,4 @@
-"""Worker processes without an agent: `start_processes` and related classes, with torch's names.
+"""Worker processes without an agent: `start_processes` and related classes. The names are torch's.
 
 Programs that need ranks, a rendezvous and restarts should use `elastic_core.launch`.
 """
@@ -51,7 +51,7 @@ _KILL_TIMEOUT: Duration = 10.0
 
 @dataclass
 class RunProcsResult:
-    """How the processes ended. Keys are local ranks.
+    """How the processes ended. The keys of all fields are local ranks.
 
     `return_values` contains the values that functions returned (None for commands). `failures` contains only processes
     that failed on their own. `stdouts` and `stderrs` contain the paths of the output files; a path is empty if there is
@@ -83,7 +83,8 @@ class PContext:
         self._result: RunProcsResult | None = None
 
     def start(self) -> None:
-        """Start all processes or, if one cannot be started, none. `start_processes` calls it once.
+        """Start all processes. If one of them cannot be started, no process is left running. `start_processes` calls
+        this method once.
 
         Raises:
             ConfigurationError: the processes cannot be started.
@@ -172,7 +173,7 @@ def start_processes(
     duplicate_stdout_filters: list[str] | None = None,
     duplicate_stderr_filters: list[str] | None = None,
 ) -> PContext:
-    """Start one process per entry in `args`. If this program is killed, the processes also end.
+    """Start one process for each entry in `args`. If this program is killed, the processes are killed as well.
 
     Args:
         name: the group's name, for prefixes and reports.
@@ -183,7 +184,8 @@ def start_processes(
         log_line_prefixes: the prefixes for `tee` lines by local rank (default: name and rank).
         start_method: for functions: spawn, fork or forkserver.
         numa_options: torch's `NumaOptions`, or a value of `--numa-binding`.
-        duplicate_stdout_filters, duplicate_stderr_filters: lines that contain one of these also go to one file.
+        duplicate_stdout_filters, duplicate_stderr_filters: lines that contain one of these strings are also copied to
+            one file for all processes.
 
     Raises:
         RuntimeError: the keys of `args` or `envs` are not the local ranks 0, 1, ...
@@ -192,7 +194,7 @@ def start_processes(
     ranks = set(range(len(args)))
     if not args or set(args) != ranks or set(envs) != ranks:
         found = f"{sorted(args)} and {sorted(envs)}"
-        raise RuntimeError(f"expected args and envs for the same local ranks 0, 1, ..., found {found}")
+        raise RuntimeError(f"args and envs must have the same keys, the local ranks 0, 1, ...; found {found}")
     specs = _Asked(logs_specs)
     output = OutputPolicy(
         prefix_template=log_line_prefixes or None,
@@ -241,7 +243,7 @@ class _Given:
 
 @dataclass(frozen=True)
 class _ByRank:
-    """Combines one starter per local rank into a single one."""
+    """Combines the starters for the local ranks into a single starter."""
 
     starters: Mapping[int, Starter]
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CombinedObserver:
-    """Passes each fact to several observers, in order. An exception in one is logged and does not affect the rest."""
+    """Passes each fact to several observers, in order. An exception in one of them is logged and does not affect the
+    others."""
 
     observers: Sequence[Observer]
 
@@ -39,8 +40,8 @@ class CombinedObserver:
 
 
 class History:
-    """The history of one run, for the result file and the final report. It holds all facts in order, except exits and
-    phases. `stops` has the last status of each stop before which the workers could save."""
+    """The history of one run, for the result file and the final report. It contains all facts in order, except those
+    about worker exits and phases. `stops` contains the last status of each stop before which the workers could save."""
 
     def __init__(self) -> None:
         self.rounds: list[RoundFormed] = []
@@ -82,8 +83,8 @@ class History:
 
 @dataclass(frozen=True)
 class EventRecorder:
-    """Records the facts as events (see `elastic_core.events`), except for worker exits and those phases that other
-    events cover. `destination` is the handler's name, for the log."""
+    """Records the facts as events (see `elastic_core.events`), except worker exits and most changes of phase, which
+    other events cover. `destination` is the handler's name, for the log."""
 
     sink: events.EventHandler
     destination: str = ""
@@ -111,8 +112,8 @@ class EventRecorder:
 
 class MetricRecorder:
     """Records the facts as metrics (see `elastic_core.metrics`) under the names that torch's agent uses:
-    `workers.<role>.<name>`. While torch's agent records the workers' state and the remaining restarts whenever it polls
-    its workers, this class records them when they change."""
+    `workers.<role>.<name>`. Torch's agent records the workers' state and the remaining restarts whenever it polls its
+    workers. This class records them only when they change."""
 
     def __init__(self, role: str, max_restarts: int) -> None:
         self._role = role

@@ -1,8 +1,8 @@
 """Parsers for single values, used for settings and for the options that plugins declare.
 
-A parser takes a value from its source (text from flags and variables, TOML types from files, typed values from Python)
-and returns the typed value, or raises ValueError with the expected and the actual value. Parsers accept their own
-results and return them unchanged."""
+A parser takes a value from its source (a string from a flag or a variable, a TOML type from a file, a typed value from
+Python) and returns the typed value, or raises ValueError with the expected and the actual value. If a parser is given
+one of its own results, it returns that result unchanged."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def unexpected(expected: str, found: object) -> ValueError:
-    """Return the error that a parser raises, in the common wording."""
+    """Return the error that a parser raises, in the wording that all parsers share."""
     return ValueError(f"expected {expected}, found {found!r}")
 
 
 def parse_text(raw: object) -> str:
-    """Parse text. A whole number is converted to text, because users write `rdzv_id = 7` in TOML."""
+    """Parse a string. A whole number is converted to a string, because users write `rdzv_id = 7` in TOML."""
     if isinstance(raw, str):
         return raw
     if isinstance(raw, int) and not isinstance(raw, bool):
         return str(raw)
-    raise unexpected("text", raw)
+    raise unexpected("a string", raw)
 
 
 def parse_filled_text(raw: object) -> str:
-    """Parse non-empty text."""
+    """Parse a non-empty string."""
     text = parse_text(raw).strip()
     if not text:
-        raise unexpected("a non-empty text", raw)
+        raise unexpected("a non-empty string", raw)
     return text
 
 
 def parse_name_or_none(raw: object) -> str | None:
-    """Parse a name. `none`, an empty text and None mean off, and become None."""
+    """Parse a name. `none`, an empty string and None mean that the feature is off, and become None."""
     text = "" if raw is None else parse_text(raw).strip()
     return None if text.lower() in ("", "none") else text
 
 
 def parse_path(raw: object) -> Path:
-    """Parse a path; `~` is the home folder."""
+    """Parse a path, in which `~` stands for the home folder."""
     if isinstance(raw, Path):
         return raw
     if not isinstance(raw, str) or not raw or "\0" in raw:
@@ -127,14 +127,14 @@ def _within(
 def seconds(*, above: float | None = None) -> Parser[float]:
     """Return a parser for finite durations in seconds that are at least 0 or, if `above` is given, greater than
     `above`."""
-    return number(least=0 if above is None else None, above=above, what="seconds, a number")
+    return number(least=0 if above is None else None, above=above, what="a number of seconds")
 
 
 def seconds_or_none(raw: object) -> float:
-    """Parse a duration of at least 0.1 seconds. 0 and `none` mean off, and become 0.0."""
+    """Parse a duration of at least 0.1 seconds. 0 and `none` mean that the feature is off, and become 0.0."""
     number = 0.0 if isinstance(raw, str) and raw.strip().lower() == "none" else _number(raw)
     if number is None or not (number == 0 or number >= 0.1):
-        raise unexpected("seconds, a number >= 0.1, or 0 or none for off", raw)
+        raise unexpected("a number of seconds >= 0.1, or 0 or none to disable", raw)
     return number
 
 
@@ -154,7 +154,8 @@ _OTHER_LEVELS = {"warn": "warning", "fatal": "critical", **{f"{n}0": level for n
 
 
 def parse_log_level(raw: object) -> str:
-    """Parse a level of Python's `logging`, given as a name in any case or as a number, into its lower-case name."""
+    """Parse a level of Python's `logging`, given as a name in upper or lower case or as a number, and return its
+    lower-case name."""
     text = str(raw).strip().lower()
     level = _OTHER_LEVELS.get(text, text)
     if level not in _LEVELS:
@@ -173,7 +174,8 @@ def parse_process_count(raw: object) -> int | str:
 
 
 def parser_of(option: Option) -> Parser[Any]:
-    """Return the parser for an option that a plugin declares. Its errors do not reveal a secret's value."""
+    """Return the parser for an option that a plugin declares. The parser's errors do not reveal the value of a
+    secret."""
     if option.type is bool:  # never secret
         return parse_boolean
     if option.type is str:
@@ -182,7 +184,7 @@ def parser_of(option: Option) -> Parser[Any]:
         least = option.least if option.above is None else math.floor(option.above) + 1
         parse = integer(least, option.most)
     else:
-        what = "seconds, a number" if option.unit == "seconds" else "a number"
+        what = "a number of seconds" if option.unit == "seconds" else "a number"
         parse = number(option.least, option.above, option.most, what)
     return _silent(parse) if option.secret else parse
 

@@ -14,8 +14,9 @@ _lock = threading.Lock()
 def import_with(module: str, variable: str, value: str) -> Any:
     """Import `module` while `variable` is set to `value` in the environment, and return the module.
 
-    The variable is removed afterwards, because workers must inherit the environment as the user set it. It is not set
-    if the module's package is already imported or the user has set it. Thread-safe: one import at a time.
+    The variable is removed afterward, because workers must inherit the environment as the user has set it. The variable
+    is not changed if the module's package has already been imported or the user has set the variable. Thread-safe: only
+    one import runs at a time.
 
     Raises:
         ImportError: there is no such module, or it cannot be imported.

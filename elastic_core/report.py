@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _ROOT_CAUSE = "Root cause"
 _MESSAGE_LINES = 40
-_OTHERS = 16  # a thousand workers may fail because of one peer, and showing a few is enough
+_OTHERS = 16  # a thousand workers may fail because of one peer, and it is enough to show a few
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -64,7 +64,7 @@ def _headline(error: BaseException, name: str, reason: str) -> str:
     if isinstance(error, ConfigurationError):
         return _configuration(error)
     if isinstance(error, ChildFailedError):
-        if error.failures:  # the root cause is shown below
+        if error.failures:  # the root cause is shown further down
             reason = reason.rpartition(f": {error.get_first_failure()[1].reason}; ")[2]
         return in_one_line(f"elastic: job{name} failed" + (f": {reason}" if reason else ""))
     if isinstance(error, UnkillableWorkersError):
@@ -115,7 +115,7 @@ def _failure_lines(failures: Mapping[int, ProcessFailure], restarts: Mapping[int
 
 
 def _when(failure: ProcessFailure, restarts: int) -> str:
-    """Return the round and the number of restarts before it. Empty for the first round."""
+    """Return the round and the number of restarts before it. The result is empty for the first round."""
     parts = [f"round {failure.round}"] if failure.round > 1 else []
     parts += [f"after {restarts} restart{'s' if restarts > 1 else ''}"] if restarts else []
     return f" ({', '.join(parts)})" if parts else ""

@@ -19,7 +19,7 @@ SCHEMA_VERSION = 1
 
 
 def check_writable(path: Path) -> None:
-    """Check that the outcome can be written, before the job runs. Raises ConfigurationError if it cannot."""
+    """Check, before the job runs, that its outcome can be written. Raises ConfigurationError if it cannot."""
     try:
         target = files.followed(path.absolute())
         files.check_existing(target)
@@ -57,7 +57,7 @@ def _first_failure(error: BaseException | None) -> dict[str, Any] | None:
 
 def write(path: Path, content: dict[str, Any]) -> None:
     """Replace the file atomically, so that readers never see a partial file. Symbolic links are followed. Devices and
-    pipes are written to instead.
+    pipes are not replaced but written to.
 
     Raises:
         OSError: the file cannot be written, or another user created the existing one.
@@ -74,7 +74,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 def _as_json(content: dict[str, Any]) -> str:
     """Convert the content to standard JSON. Numbers that JSON does not support, such as NaN from a script, become
-    text."""
+    strings."""
     standard = json.loads(json.dumps(content, default=str), parse_constant=str)
     return json.dumps(standard, indent=2, allow_nan=False)
 

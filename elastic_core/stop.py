@@ -1,10 +1,11 @@
 """A stop that saves: all workers of a job stop after the same step.
 
-A training loop calls `should_stop(step)`. When the job or one of its nodes is asked to stop, the agents find the
+A training loop calls `should_stop(step)`. When the job or one of its nodes is asked to stop, the agents determine the
 highest step that any worker has announced, and `should_stop` becomes true in every worker at the same later step.
 Workers never wait for each other, so they cannot deadlock.
 
-The worker writes to a page of memory that its agent reads, and the agent answers there. Nothing else happens in a step.
+The worker writes to a page of memory that its agent reads, and the agent writes its response to the same page. Nothing
+else happens in a step.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
 
 STOP_FILE = "ELASTIC_STOP_FILE"
-"""The environment variable that holds the path of the worker's page."""
+"""The environment variable that contains the path of the worker's page."""
 
 GREATEST_STEP = 2**63 - 1
 _WHOLE, _REAL = struct.Struct("q"), struct.Struct("d")
 _STEP, _SAVED, _ASKED, _AT, _UNTIL, _OWNER, _REASON = 0, 8, 16, 24, 32, 40, 48  # offsets in the page
 _SIZE = 256
 _NONE, _NO_STEP = -1, -2  # there is no step yet; the agents could not agree on one
-_PAUSE: Duration = 0.001  # between two reads of the page while the agents agree
+_PAUSE: Duration = 0.001  # seconds between two reads of the page while the agents agree
 _CLOCK = SystemClock()
 _page: mmap.mmap | bytearray | None = None
 
@@ -43,8 +44,8 @@ def should_stop(step: int) -> bool:
     Call this once per step, in the thread that trains, outside code that `torch.compile` compiles. All workers of the
     job get true at the same step, or none does. Until the job is asked to stop, a call takes less than a microsecond
     and involves no communication. After that, a call blocks while the agents agree on the step. This usually takes
-    milliseconds, and never more than half of the time until the deadline. Without an agent, the result is always false,
-    as it is in all processes of a worker but the first one that calls this.
+    milliseconds, and never more than half of the time until the deadline. Without an agent, the result is always false.
+    It is also false in all processes of a worker except the first one that calls this function.
 
     Args:
         step: the number of the step, 0 or more. All workers must count in the same way, and the number never decreases
@@ -56,13 +57,14 @@ def should_stop(step: int) -> bool:
 
 
 def stopped(step: int) -> None:
-    """Report that this worker has saved and needs no more time. A worker that exits need not call this: it is for
-    programs that do not exit on their own after they have saved."""
+    """Report that this worker has saved and needs no more time. A worker that exits after it has saved need not call
+    this function, which is for programs that do not exit on their own."""
     _WHOLE.pack_into(_page or _open_page(), _SAVED, step)
 
 
 def stop_deadline() -> Duration | None:
-    """Return how many seconds, 0 or more, are left until this worker is killed, or None if it was not asked to stop."""
+    """Return how many seconds (0 or more) are left until this worker is killed, or None if it has not been asked to
+    stop."""
     page = _page or _open_page()
     return max(_until(page) - _CLOCK.now(), 0.0) if page[_ASKED] else None
 
@@ -85,8 +87,9 @@ def _until(page: mmap.mmap | bytearray) -> Instant:
 
 
 def _open_page() -> mmap.mmap | bytearray:
-    """Map the page. The first process of a worker that does so owns it until that process ends. All others (such as
-    DataLoader processes) inherit the variable as well, but must neither announce steps nor be asked to stop."""
+    """Map the page. The first process of a worker that maps the page owns it until that process ends. All other
+    processes (such as DataLoader processes) inherit the variable as well, but must neither announce steps nor be asked
+    to stop."""
     global _page
     page, own = mapped(STOP_FILE, _SIZE), os.getpid()
     owner = _WHOLE.unpack_from(page, _OWNER)[0]
@@ -124,13 +127,13 @@ class StopFile(PageFile):
     def ask(self, until: Instant, reason: str) -> None:
         """Ask the worker to stop. Its next call to `should_stop` then blocks until `answer` is called or `until` has
         passed."""
-        self.write(_WHOLE.pack(_NONE), _SAVED)  # what the worker reported before does not count
+        self.write(_WHOLE.pack(_NONE), _SAVED)  # ignore what the worker has reported before
         self.write(reason.encode(errors="replace")[: _SIZE - _REASON], _REASON)
         self.write(_REAL.pack(until), _UNTIL)
         self.write(_WHOLE.pack(1), _ASKED)
 
     def answer(self, step: int | None) -> None:
-        """Pass the step at which to stop to the worker. If `step` is None, the agents could not agree on one, so the
+        """Tell the worker at which step to stop. If `step` is None, the agents could not agree on a step, and the
         worker gets SIGTERM."""
         self.write(_WHOLE.pack(_NO_STEP if step is None else step), _AT)
 

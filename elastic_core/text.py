@@ -38,7 +38,8 @@ def truth(value: object) -> bool | None:
 
 
 def nearest(name: str, valid: Iterable[str], likeness: float = 0.6) -> str | None:
-    """Return the valid name most similar to `name`, ignoring case, or else one that begins with it, or else None.
+    """Return the valid name that is most similar to `name`, ignoring case. If none is similar enough, return a valid
+    name that begins with `name`, or None if there is no such name either.
 
     `likeness` is the minimum similarity, from 0 (any) to 1 (equal).
     """
@@ -52,7 +53,7 @@ def nearest(name: str, valid: Iterable[str], likeness: float = 0.6) -> str | Non
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """Return the end of a message, `; did you mean 'x'?`, or an empty text if no valid name is similar."""
+    """Return the end of a message, `; did you mean 'x'?`, or an empty string if no valid name is similar."""
     near = nearest(name, valid)
     return f"; did you mean {near!r}?" if near else ""
 

@@ -105,7 +105,7 @@ REFUSED = [
     ),
     Refusal(
         "--rdzv-backend=static --rdzv-conf=timeout=0 worker.py",
-        "timeout: expected seconds, a number > 0",
+        "timeout: expected a number of seconds > 0",
         "An impossible value is an error",
     ),
     Refusal(
@@ -113,7 +113,7 @@ REFUSED = [
         "rank: expected|contradicts --node-rank",
         "both must agree",
     ),
-    Refusal("--rdzv-id= worker.py", "expected a non-empty text", "An empty value is an error"),
+    Refusal("--rdzv-id= worker.py", "expected a non-empty string", "An empty value is an error"),
     Refusal("--log-dir= worker.py", "expected a path, found ''", "An empty value is an error"),
     Refusal("--signals-to-handle=SIGNONE worker.py", "expected the name of a signal", "an unknown name is an error"),
     Refusal(

@@ -1,7 +1,7 @@
 """The backend `local`: single-node jobs without a rendezvous. It needs neither torch nor a network.
 
-The agent hosts the workers' store (see `support.workers_store`). Each round gets a new store, without the keys of
-earlier rounds.
+The agent hosts the workers' store (see `support.workers_store`). Each round gets a new store, which does not contain
+the keys of earlier rounds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LocalRendezvousHandler(RendezvousHandler):
     """
 
     def __init__(self, run_id: str, master_addr: str = _LOOPBACK, master_port: int | None = None) -> None:
-        from elastic_core.support.workers_store import WorkersStore  # only jobs on this backend load it
+        from elastic_core.support.workers_store import WorkersStore  # imported only for jobs with this backend
 
         self._run_id = run_id
         self._master_addr = master_addr
@@ -96,7 +96,7 @@ def _problems(params: RendezvousParameters) -> Iterator[Problem]:
     if params.endpoint:
         yield Problem(
             "--rdzv-endpoint",
-            f"the backend 'local' takes no endpoint; remove {params.endpoint!r} (--master-port is the port of the "
+            f"the backend 'local' needs no endpoint; remove {params.endpoint!r} (--master-port is the port of the "
             "workers' store), or choose a backend that uses it, such as c10d",
         )
 

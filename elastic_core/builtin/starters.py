@@ -1,5 +1,5 @@
 """The built-in worker starters: `subprocess` for commands, and `spawn`, `fork` and `forkserver` for Python functions.
-The latter are based on `multiprocessing`."""
+Those for functions are based on `multiprocessing`."""
 
 from __future__ import annotations
 

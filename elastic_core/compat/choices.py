@@ -1,5 +1,5 @@
-"""The default plugins, and the distributions that provide well-known names. The names are those that torchrun users
-expect. No other module in the core treats these names specially."""
+"""The names of the default plugins, and the distributions that provide well-known names. The names are those that
+torchrun users expect. No other module in the core treats these names specially."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Turns a registered store into a rendezvous backend of the same name: a `StoreBackend` with the store's options."""
+"""Converts a registered store to a rendezvous backend of the same name, which is a `StoreBackend` with the store's
+options."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ _NO_PORT = 0
 
 def record_of(store: StoreRecord) -> RendezvousBackendRecord:
     """Return the record for the backend. `--rdzv-endpoint` sets the store's option `endpoint`, `url` or `path`,
-    whichever exists, or `host` and `port`. Without that flag, these options keep their defaults."""
+    whichever exists, or the options `host` and `port`. Without that flag, these options keep their defaults."""
     shared = (*BACKEND_OPTIONS, OUTAGE_GRACE)
     taken = {option.name for option in shared} | set(_place(store) or ())
     own = None if store.options is None else [option for option in store.options if option.name not in taken]
@@ -51,7 +52,7 @@ def record_of(store: StoreRecord) -> RendezvousBackendRecord:
 
 
 def _place(store: StoreRecord) -> tuple[str, ...] | None:
-    """Return the first of the store's options that can hold its address, or None if there is none."""
+    """Return the names of the store's options for its address, or None if it has no such options."""
     declared = None if store.options is None else {option.name for option in store.options}
     return next((names for names in _PLACES if declared is None or declared >= set(names)), None)
 
@@ -105,7 +106,7 @@ def _endpoint(endpoint: str, place: tuple[str, ...] | None) -> dict[str, Any]:
         return {place[0]: endpoint}
     try:
         if place is None:
-            raise ValueError("the store takes no endpoint")
+            raise ValueError("the store does not use an endpoint")
         host, port = split_host_port(endpoint, _NO_PORT)
     except ValueError as error:
         raise ConfigurationError(

@@ -1,5 +1,5 @@
-"""The functions of `torch.distributed.run` that programs call, implemented on top of `elastic run`, with the same
-sources of settings."""
+"""The functions of `torch.distributed.run` that programs call, implemented on top of `elastic run`. They read settings
+from the same sources as `elastic run`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["get_args_parser", "main", "parse_args", "run"]
 
 
 def get_args_parser() -> argparse.ArgumentParser:
-    """Return a parser for torchrun's flags, script and arguments. Values remain text. A flag that is not given has our
-    default as text, in place of which `run` reads the setting from variables and files."""
+    """Return a parser for torchrun's flags, script and arguments. Values remain strings. A flag that is not given has
+    its default as a string; for such a flag, `run` still reads the setting from variables and files."""
     parser = argparse.ArgumentParser(prog="elastic run", description="see elastic run --help")
     for spec in config.SPECS.values():
         if spec.torchrun:
@@ -37,7 +37,7 @@ def get_args_parser() -> argparse.ArgumentParser:
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the command line `args`, without the program's name (default: this process's)."""
+    """Parse the command line `args`, which does not include the program's name (default: this process's arguments)."""
     return get_args_parser().parse_args(args)
 
 
@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run `elastic run` with the command line `args`, without the program's name (default: this process's). Raises the
-    same errors as `run`."""
+    """Run `elastic run` with the command line `args`, which does not include the program's name (default: this
+    process's arguments). Raises the same errors as `run`."""
     _run(sys.argv[1:] if args is None else args)
 
 
@@ -69,7 +69,7 @@ def _run(argv: Sequence[str]) -> None:
 
 
 class _Default(str):
-    """A default as text. Its type distinguishes it from an equal value on the command line."""
+    """A default as a string. Its type distinguishes it from an equal value on the command line."""
 
 
 def _words(args: argparse.Namespace) -> list[str]:

@@ -1,7 +1,7 @@
-"""A store on top of a rendezvous backend that has only `get_state` and `set_state`. One state contains all keys.
+"""A store on top of a rendezvous backend that has only `get_state` and `set_state`. A single state contains all keys.
 
-The members of a round share one such store, and the job's nodes share another one underneath `StoreBackend`. With many
-nodes, a backend that stores entries separately is much more efficient.
+The members of a round share one such store. The job's nodes share another one, on which a `StoreBackend` is based. With
+many nodes, a backend that stores entries separately is much more efficient.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 _TIMEOUT = timedelta(seconds=300)
-_MOST_REFUSALS = 1000  # each means that another client's write succeeded
+_MOST_REFUSALS = 1000  # each refusal means that another client's write has succeeded
 _PAUSES = Backoff(first=0.02, longest=1.0, factor=1.5)
 
 
 class StateStore:
-    """An `interfaces.store.Store` whose keys are all kept in one state of `backend`, which is read and written as a
-    whole. The store is meant for the few small values of a rendezvous, not for data. Thread-safe. While it waits for
-    another process's key, it polls every 0.02 s at first, and later every 1 s.
+    """An `interfaces.store.Store` that keeps all its keys in one state of `backend`, which is read and written as a
+    whole. The store is meant for the few small values of a rendezvous, not for data. Thread-safe. While the store waits
+    for a key from another process, it polls the state every 0.02 s at first, and every 1 s later.
 
     Args:
-        backend: a client for a state that only this store writes, for example under another job id. If its `set_state`
-            does not return the stored state, concurrent `add` calls may count twice.
-        timeout: how long `get` and `wait` wait for a key.
+        backend: a client for a state that is written only through this store, for example because it has a separate job
+            id. If the backend's `set_state` does not return the stored state, concurrent `add` calls may count twice.
+            timeout: how many seconds `get` and `wait` wait for a key.
 
-    Every method raises the backend's RendezvousConnectionError and RendezvousStateError. `get` and `wait` raise
+        Every method raises the backend's RendezvousConnectionError and RendezvousStateError. `get` and `wait` raise
     TimeoutError if a key does not appear in time.
     """
 
@@ -114,8 +114,8 @@ class StateStore:
             return self._read()[0]
 
     def _read(self, replaces: bool = False) -> tuple[Values, object]:
-        """Return the values and the state's token. If a write (`replaces`) finds that something else has overwritten
-        the store's state, this method raises RendezvousStateError and resets the store."""
+        """Return the values and the state's token. Raises RendezvousStateError if something else has overwritten the
+        store's state. If the caller is about to write (`replaces`), the store is also reset."""
         found = self._backend.get_state()
         try:
             values = {} if found is None else _decoded(found[0])
@@ -192,7 +192,7 @@ def _decoded(data: bytes) -> Values:
 
 
 class _StateConnector:
-    """Gives all callers the same store. The backend, not the store, limits the duration of an operation."""
+    """Gives the same store to all callers. The backend, not the store, limits how long an operation may take."""
 
     hosts = False
     grace: Duration = 0.0
@@ -213,7 +213,7 @@ class _StateConnector:
 
 class _SharedConnection(StoreConnection):
     def fetch(self, key: str, timeout: Duration, closed: threading.Event) -> bytes | None:
-        """Poll for the key with growing pauses, because each poll reads the whole state."""
+        """Poll for the key with increasing pauses, because each poll reads the whole state."""
         return self.asked_for(key, timeout, closed, _PAUSES)
 
     def release(self) -> None:
@@ -223,8 +223,8 @@ class _SharedConnection(StoreConnection):
 def with_roster(
     backend: RendezvousBackend, clock: Clock, observes: bool = False, seal: Seal | None = None
 ) -> RosterBackend:
-    """Return the backend itself if it has a roster, or else a `StoreBackend` on top of it. For `observes`, see
-    `StoreBackend`. `seal` signs the nodes' writes."""
+    """Return the backend itself if it has a roster; otherwise, return a `StoreBackend` on top of it. For `observes`,
+    see `StoreBackend`. `seal` signs the values that the nodes write."""
     if not isinstance(backend, RosterBackend):
         backend = StoreBackend(_StateConnector(backend, clock), "job", backend.name, clock, observes=observes)
     if seal is None or not seal.signs or backend.sign_with(seal):

@@ -4,8 +4,9 @@
     import elastic_core.compat.torch  # at the top of the program, before torch's modules are imported
 
 `compat.names` lists the replaced modules and names. All other modules, such as `torch.distributed.elastic.utils`,
-remain torch's. Accessing a name that a replaced module lacks raises AttributeError; the page "Moving from torchrun"
-lists alternatives. Workers are separate processes, and use torch's modules unless they also import this module.
+remain torch's. If the replacement of a module lacks a name, access to that name raises AttributeError; the page "Moving
+from torchrun" lists alternatives. Workers are separate processes, and use torch's modules unless they also import this
+module.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Ours(importlib.machinery.SourceFileLoader):
-    """Loads a replaced module. Its names are imported from our modules on first access."""
+    """Loads the replacement of a module. The names in it are imported from our modules on first access."""
 
     def exec_module(self, module: ModuleType) -> None:
         names = MODULES[module.__name__]
@@ -42,7 +43,7 @@ class _Ours(importlib.machinery.SourceFileLoader):
 
 
 class _Finder:
-    """Finds the modules of `MODULES` before torch's own. Their other submodules remain torch's."""
+    """Finds the modules in `MODULES`, before torch's own are found. All other submodules remain torch's."""
 
     @staticmethod
     def find_spec(

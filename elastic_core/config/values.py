@@ -111,7 +111,7 @@ def _parts(raw: object, expected: str) -> list[object]:
 
 def parse_texts(raw: object) -> tuple[str, ...]:
     """Parse a comma-separated list of strings, or a Python list of strings, which are not split any further."""
-    return tuple(parse_text(part) for part in _parts(raw, "texts separated by commas"))
+    return tuple(parse_text(part) for part in _parts(raw, "strings separated by commas"))
 
 
 def parse_names(raw: object) -> tuple[str, ...]:
@@ -203,7 +203,7 @@ def _option_text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, str | int | float):
         return str(value)
-    raise unexpected("text, a number, true or false as the value of an option", value)
+    raise unexpected("a string, a number, true or false as the value of an option", value)
 
 
 def format_options(options: Mapping[str, str]) -> str:

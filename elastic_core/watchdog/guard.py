@@ -138,9 +138,7 @@ def _watchdogs() -> TimerClient:
         ) from error
     if not isinstance(client, TimerClient):
         found = type(client).__name__
-        raise RuntimeError(
-            f"{CLIENT_VARIABLE}={maker} must return a TimerClient, but returned an object of type {found}"
-        )
+        raise RuntimeError(f"{CLIENT_VARIABLE}={maker} must return a TimerClient, not a {found}")
     return client
 
 

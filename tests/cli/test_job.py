@@ -193,7 +193,7 @@ def test_command_requires_endpoint_and_job_id(command, capsys):
     [
         ("status --rdzv-backend=local --rdzv-endpoint=h --rdzv-id=j", "jobs on the backend 'local' cannot be observed"),
         ("status --rdzv-backend=missing --rdzv-endpoint=h --rdzv-id=j", "no rendezvous backend named 'missing' is"),
-        ("status --rdzv-endpoint=h --rdzv-id=j --timeout=0", "--timeout: expected seconds, a number > 0"),
+        ("status --rdzv-endpoint=h --rdzv-id=j --timeout=0", "--timeout: expected a number of seconds > 0"),
         ("status node7 --rdzv-endpoint=h --rdzv-id=j", "elastic status: expected only flags, found node7"),
         ("drain --rdzv-endpoint=h --rdzv-id=j", "elastic drain: expected NODE, found nothing"),
         ("serve", "--rdzv-endpoint: elastic serve requires"),

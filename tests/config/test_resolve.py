@@ -113,7 +113,7 @@ def test_minimum_above_maximum_nodes_is_rejected(config_reader):
 @pytest.mark.parametrize("line", ["--rdzv-id=", "--rdzv-id= --nnodes 2 --rdzv-endpoint h"])
 def test_empty_run_id_is_rejected(config_reader, line):
     problems = config_reader.problems([*line.split(), "train.py"])
-    assert problems == {"--rdzv-id": "expected a non-empty text, found ''"}
+    assert problems == {"--rdzv-id": "expected a non-empty string, found ''"}
 
 
 @pytest.mark.parametrize("nodes", ["0", "4:2", "1:"])

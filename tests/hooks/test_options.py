@@ -52,10 +52,10 @@ def test_typed_values_are_accepted():
         (RETRIES, "many", "expected a whole number, found 'many'"),
         (RETRIES, "1.5", "expected a whole number, found '1.5'"),
         (RETRIES, True, "expected a whole number, found True"),
-        (JOIN, "soon", "expected seconds, a number, found 'soon'"),
-        (JOIN, "nan", "expected seconds, a number, found 'nan'"),
-        (PROTOCOL, True, "expected text, found True"),
-        (GRACE, "-1", "expected seconds, a number >= 0, found '-1'"),
+        (JOIN, "soon", "expected a number of seconds, found 'soon'"),
+        (JOIN, "nan", "expected a number of seconds, found 'nan'"),
+        (PROTOCOL, True, "expected a string, found True"),
+        (GRACE, "-1", "expected a number of seconds >= 0, found '-1'"),
         (PACE, 0, "expected a number > 0 and <= 9.5, found 0"),
         (PACE, 10, "expected a number > 0 and <= 9.5, found 10"),
         (PEERS, "1", "expected a whole number from 2 to 8, found '1'"),
@@ -105,6 +105,6 @@ def test_errors_never_show_secret_values():
     secrets = (Option("token", str, None, "the token", secret=True), Option("pin", int, None, "the pin", secret=True))
     _, problems = type_options(secrets, {"token": True, "pin": "12e4"}, "--health-conf")
     assert [problem.message for problem in problems] == [
-        "expected text, found ***",
+        "expected a string, found ***",
         "expected a whole number, found ***",
     ]

@@ -52,14 +52,14 @@ def test_option_values_may_be_text_or_typed(create):
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("join_timeout", "soon", "join_timeout: expected seconds, a number > 0, found 'soon'"),
-        ("join_timeout", "nan", "join_timeout: expected seconds, a number > 0, found 'nan'"),
-        ("close_timeout", float("inf"), "close_timeout: expected seconds, a number > 0, found inf"),
+        ("join_timeout", "soon", "join_timeout: expected a number of seconds > 0, found 'soon'"),
+        ("join_timeout", "nan", "join_timeout: expected a number of seconds > 0, found 'nan'"),
+        ("close_timeout", float("inf"), "close_timeout: expected a number of seconds > 0, found inf"),
         ("keep_alive_max_attempt", "2.5", "keep_alive_max_attempt: expected a whole number >= 2, found '2.5'"),
-        ("keep_alive_interval", [], "keep_alive_interval: expected seconds, a number > 0"),
-        ("join_timeout", 0, "join_timeout: expected seconds, a number > 0, found 0"),
-        ("last_call_timeout", -1, "last_call_timeout: expected seconds, a number >= 0, found -1"),
-        ("keep_alive_interval", 0, "keep_alive_interval: expected seconds, a number > 0, found 0"),
+        ("keep_alive_interval", [], "keep_alive_interval: expected a number of seconds > 0"),
+        ("join_timeout", 0, "join_timeout: expected a number of seconds > 0, found 0"),
+        ("last_call_timeout", -1, "last_call_timeout: expected a number of seconds >= 0, found -1"),
+        ("keep_alive_interval", 0, "keep_alive_interval: expected a number of seconds > 0, found 0"),
         ("keep_alive_max_attempt", 1, "keep_alive_max_attempt: expected a whole number >= 2, found 1"),
     ],
 )

@@ -143,7 +143,7 @@ def test_unusable_endpoint_is_an_error(server, names, endpoint):
 
 def test_negative_outage_grace_is_an_error(server):
     with pytest.raises(
-        ConfigurationError, match=r"--rdzv-conf: outage_grace: expected seconds, a number >= 0, found -1"
+        ConfigurationError, match=r"--rdzv-conf: outage_grace: expected a number of seconds >= 0, found -1"
     ):
         record(server).factory(Context(), parameters(outage_grace=-1))
 

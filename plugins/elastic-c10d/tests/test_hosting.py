@@ -219,7 +219,7 @@ def test_file_that_is_not_a_store_is_refused(parts, tmp_path):
         ("", {"store_type": "file"}, "requires the path of a file"),
         ("127.0.0.1", {"store_type": "carrier pigeon"}, "expected tcp or file"),
         ("127.0.0.1", {"is_host": "perhaps"}, "is_host: expected true or false"),
-        ("127.0.0.1", {"read_timeout": "-1"}, "expected seconds, a number > 0"),
+        ("127.0.0.1", {"read_timeout": "-1"}, "expected a number of seconds > 0"),
         ("a:b:c", {}, "expected one endpoint"),
     ],
 )

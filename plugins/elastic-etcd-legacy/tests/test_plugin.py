@@ -77,8 +77,8 @@ def test_problems_are_reported_together_by_given_name():
     assert "ftp" in problems
     assert "--rdzv-conf: key: expected certificate and private key, found cert alone" in problems
     assert "ssl_cert" not in problems
-    assert "--rdzv-conf: timeout: expected seconds, a number > 0, found 'soon'" in problems
-    assert "last_call_timeout: expected seconds, a number >= 0, found -1" in problems
+    assert "--rdzv-conf: timeout: expected a number of seconds > 0, found 'soon'" in problems
+    assert "last_call_timeout: expected a number of seconds >= 0, found -1" in problems
 
 
 @pytest.mark.parametrize(

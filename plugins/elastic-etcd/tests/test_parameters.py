@@ -206,9 +206,9 @@ def test_all_problems_are_reported_together():
         ({"user": "me", "password_file": "/nonexistent"}, "password_file: expected a file with a secret, found"),
         ({"user": "me", "password": "x", "password_env": "X"}, "password_env: password is also set"),
         ({"user": "me", "password": "x", "insecure_password": "perhaps"}, "insecure_password: expected true or false"),
-        ({"read_timeout": 0}, "read_timeout: expected seconds, a number > 0, found 0"),
-        ({"read_timeout": "inf"}, "read_timeout: expected seconds, a number > 0, found 'inf'"),
-        ({"lease_ttl": -1}, "lease_ttl: expected seconds, a number >= 2, found -1"),
+        ({"read_timeout": 0}, "read_timeout: expected a number of seconds > 0, found 0"),
+        ({"read_timeout": "inf"}, "read_timeout: expected a number of seconds > 0, found 'inf'"),
+        ({"lease_ttl": -1}, "lease_ttl: expected a number of seconds >= 2, found -1"),
         ({"prefix": "a\nb"}, r"prefix: expected a printable prefix of keys, such as elastic, found 'a\nb'"),
     ],
 )
