@@ -132,7 +132,8 @@ class NotFoundError(ElasticError):
 
 
 class RendezvousGracefulExitError(RendezvousError):
-    """The job succeeded, or this node was drained, before any of its workers had run. The agent exits successfully."""
+    """Before any of this node's workers had run, the job succeeded or this node was drained. The agent exits
+    successfully."""
 
     exit_code = ExitCode.SUCCESS
 
@@ -245,8 +246,8 @@ _FRAME_WIDTH = 80
 
 
 class ChildFailedError(ElasticError):
-    """Workers failed, and the job did not recover. `failures` maps global ranks to failures, and `str` returns a
-    report."""
+    """Workers failed, and the job did not recover. `failures` maps global ranks to failures. Converted to a string, the
+    error is a report."""
 
     exit_code = ExitCode.WORKER_FAILED
 

@@ -107,8 +107,8 @@ class LaunchConfig:
     def settings(
         self, environ: Mapping[str, str] | None = None, backend_named: BackendNamed = lambda _: None
     ) -> Settings:
-        """Return this launch's settings, without `rdzv_timeout` and `metrics_cfg`. Fields that are None, and settings
-        without a field, are read from `environ`. For `backend_named`, see `config.read`.
+        """Return this launch's settings, which do not include `rdzv_timeout` and `metrics_cfg`. Settings whose field is
+        None, and settings without a field, are read from `environ`. For `backend_named`, see `config.read`.
 
         Raises:
             ConfigurationError: with all problems.

@@ -34,8 +34,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `LocalElasticAgent` on first use, because its module loads the plugins, which this package must not
-    import."""
+    """Import `LocalElasticAgent` on first use. Its module loads the plugins, which this package must not import."""
     if name == "LocalElasticAgent":
         from elastic_core.launch import LocalElasticAgent
 

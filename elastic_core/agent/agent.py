@@ -130,9 +130,9 @@ class SimpleElasticAgent(ElasticAgent):
         return self._budget.failures
 
     def receive_signal(self, signum: int) -> None:
-        """Ask the agent to stop its workers and leave. A second signal at least half a second later ends the workers'
-        grace period. Any thread or signal handler may call this method. Raises ValueError for an invalid signal
-        number."""
+        """Ask the agent to stop its workers and leave. If a second signal arrives at least half a second later, it ends
+        the workers' grace period. Any thread or signal handler may call this method. Raises ValueError for an invalid
+        signal number."""
         self._events.signalled(signal.Signals(signum))
 
     def receive_notice(self, source: str, notice: Notice | None) -> None:
@@ -177,7 +177,7 @@ class SimpleElasticAgent(ElasticAgent):
             return self._run_group(self._worker_group)
         except (RendezvousGracefulExitError, DrainedError):
             raise
-        except RendezvousClosedError as error:  # other nodes know more than this one
+        except RendezvousClosedError as error:  # the other nodes know more about the end than this one
             verdict = self._link.verdict(running=False)
             error.failures = failures_of(error) or (verdict.failures if verdict else {})
             raise
@@ -185,7 +185,7 @@ class SimpleElasticAgent(ElasticAgent):
             self._orderly_stop = ""
             # Announce this before the workers stop. Stopping them makes other nodes' workers fail, and these failures
             # must not use up a restart.
-            if not isinstance(error, RendezvousConnectionError):  # without a store no other node would learn of it
+            if not isinstance(error, RendezvousConnectionError):  # without a store, no other node would learn of it
                 self._announce_leave(f"its agent ends: {error_in_words(error)}")
             if WorkerState.is_running(self._worker_group.state):
                 self._reporter.phase(AgentPhase.STOPPING, error_in_words(error))
@@ -283,7 +283,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._complete()
 
     def _complete(self, *_: object) -> None:
-        """Report the failures, which are fully known because no workers are running any more."""
+        """Report the failures. All their details are known, because no workers are running anymore."""
         result = self._completed(self._result)
         if Observation(result).failed and not result.failures:
             result = replace(result, failures=self._failure_of_the_group(result))
@@ -312,7 +312,7 @@ class SimpleElasticAgent(ElasticAgent):
             self._restart_workers(self._worker_group)
         except RendezvousClosedError as error:
             return self._end_closed(error, seen)
-        except RendezvousGracefulExitError as spared:  # a torch-style handler also raises it for a former member
+        except RendezvousGracefulExitError as spared:  # a torch-style handler also raises this for a former member
             if self._result.state is WorkerState.SUCCEEDED:
                 raise
             return self._end_closed(RendezvousClosedError(str(spared)), seen)
@@ -496,8 +496,8 @@ class SimpleElasticAgent(ElasticAgent):
 
     @abc.abstractmethod
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """Return the workers' state: HEALTHY while they run, FAILED once one has failed, SUCCEEDED when all have
-        succeeded. This method must not block, and need not stop any worker."""
+        """Return the workers' state: HEALTHY while they run, FAILED once one of them has failed, SUCCEEDED when all
+        have succeeded. This method must not block, and need not stop any worker."""
 
     @abc.abstractmethod
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: Duration = 30.0) -> None:
@@ -514,7 +514,7 @@ class SimpleElasticAgent(ElasticAgent):
         return most if self._stop_until is None else min(max(self._stop_until - self._clock.now(), 0.0), most)
 
     def _end_hung_workers(self) -> None:
-        """Kill hung workers, so that `_monitor_workers` finds them failed. This class detects no hangs."""
+        """Kill hung workers, so that `_monitor_workers` reports them as failed. This class does not detect hangs."""
 
     def _completed(self, result: RunResult) -> RunResult:
         """Return the result with the details that are known only when no workers are running. This class adds none."""

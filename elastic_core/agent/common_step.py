@@ -158,7 +158,7 @@ class CommonStep:
             get_logger().warning("workers have not saved", local_ranks=left, step=self._step, **_as_fields(failed))
 
     def _unsaved(self) -> tuple[list[int], dict[int, str]]:
-        """Return the workers that may still save, and those that have failed, each with the reason."""
+        """Return the workers that may still save, and those that have failed, each with the reason for its failure."""
         saved = self._processes.saved()
         running = [rank for rank in self._processes.running() if rank not in saved]
         failed = {failure.local_rank: failure.reason for failure in self._processes.failures().values()}

@@ -1,5 +1,5 @@
-"""The event queue: the only place where the agent waits, so that it need not poll and can always react to a signal.
-Threads and signal handlers add events, which take effect when the agent's thread waits.
+"""The event queue: the only place where the agent waits, so that the agent need not poll and can always react to a
+signal. Threads and signal handlers add events to the queue. The events take effect when the agent's thread waits.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ IDLE_SHARE = 0.02  # the share of one core that an idle process uses, because so
 _COARSE: Duration = 0.015  # seconds; the kernel counts CPU time in hundredths of one, and one hundredth proves nothing
 
 WORDS: Mapping[str, str] = {"log": "no log line", "cpu": "no CPU time", "beat": "no beat"}
-"""The signs of progress, and how a report describes their absence."""
+"""The signs of progress, each with the words that a report uses if it is missing."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class HangPolicy:
 
     Args:
         timeout: seconds without progress; greater than 0.
-        warmup: seconds after the start of the workers during which none is considered hung.
-        progress: the signs of progress, from `WORDS`.
+        warmup: the number of seconds after the start of the workers during which no worker is considered hung.
+        progress: the signs of progress to look for, out of those in `WORDS`.
     """
 
     timeout: Duration
@@ -89,7 +89,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class HangTable:
-    """The state of a round's workers at the last check; `next_look` is when the next check is due."""
+    """The state of a round's workers at the last check. `next_look` is the time at which the next check is due."""
 
     policy: HangPolicy
     next_look: Instant

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.handler import RendezvousHandler
     from elastic_core.interfaces.store import Store
 
-LEAVE_PATIENCE: Duration = 2.0  # how long notifying the other nodes may delay stopping the workers
+LEAVE_PATIENCE: Duration = 2.0  # for how long the notification of the other nodes may delay the stop of the workers
 LONGEST_INTERVAL: Duration = 1.0  # between two polls
 SHORTEST_INTERVAL: Duration = 0.001  # an interval of 0 must not make the agent spin
 _SHARE = 9  # the pause after a poll lasts at least this many times as long as the poll
@@ -42,8 +42,8 @@ _MOST = 2**31
 
 
 class Link:
-    """One agent's link, which the agent's thread uses. That thread may call `progress` and `leave` while the handler
-    forms a round in another thread. With a plain handler, most methods do nothing.
+    """One agent's link to the other nodes. Only the agent's thread uses it. That thread may call `progress` and `leave`
+    while the handler forms a round in another thread. With a plain handler, most methods do nothing.
 
     Args:
         interval: seconds until a plain handler is first polled.
@@ -229,7 +229,7 @@ class Introduction(NamedTuple):
 
     @property
     def member(self) -> Member:
-        """The node as a member of the round, without its address, which is unknown."""
+        """The node as a member of the round. The member has no address, because the address is unknown."""
         return Member(self.node, self.host, "", self.role, self.local_world_size)
 
 

@@ -33,7 +33,7 @@ AFTERGLOW: Duration = 0.3
 LAST_AFTERGLOW: Duration = 2.0
 _HELPERS_GRACE: Duration = 2.0  # seconds for helpers to clean up after the workers that they served were killed
 _CONSOLE_PATIENCE: Duration = 30.0  # seconds for which the console may stall before the rest of the output is dropped
-_HURRIED_PATIENCE: Duration = 2.0  # the same after a signal has asked the agent to leave
+_HURRIED_PATIENCE: Duration = 2.0  # the same limit after a signal has asked the agent to leave
 _LOOK_AT_STORE: Duration = 0.5  # `stop_by` depends on the store's last response, and no event reports a change
 _LOOK_AGAIN: Duration = 0.05  # seconds; after SIGKILL, and on some platforms for processes that are not our children
 
@@ -119,9 +119,9 @@ class GroupStop:
         afterglow: Duration = AFTERGLOW,
         saving: CommonStep | None = None,
     ) -> None:
-        """End the processes, and then read the rest of their output. In a finished round, only processes that the
-        workers left behind must be ended. They get `afterglow` seconds to exit on their own. With `saving`, workers
-        that call `should_stop` get up to half of the grace period to save before the first signal.
+        """End the processes, and then read the rest of their output. In a finished round, only the processes that the
+        workers have left behind must be ended. These get `afterglow` seconds to exit on their own. If `saving` is
+        given, workers that call `should_stop` get up to half of the grace period to save before the first signal.
 
         Raises:
             UnkillableWorkersError: a process has survived SIGKILL.

@@ -72,8 +72,8 @@ class RestartBudget:
     """A budget of restarts: `max_restarts` failures are forgiven, and the next one is final. `failures` is
     TORCHELASTIC_RESTART_COUNT.
 
-    If `shared`, the handler counts the failures of all nodes and decides whether each is forgiven. `failures` is then
-    the current round's count.
+    If `shared` is set, the handler counts the failures of all nodes, and decides whether each failure is forgiven. In
+    that case, `failures` is the current round's count.
     """
 
     max_restarts: int
@@ -172,9 +172,9 @@ def supervise(budget: RestartBudget, seen: Observation) -> Decision:
 def await_others(
     budget: RestartBudget, seen: Observation, now: Instant, until: Instant, hosts_store: bool = False
 ) -> Decision:
-    """Decide what to do after this node's workers have succeeded and while other nodes' workers are running. The node
-    waits, so that it can rejoin if another node fails. Its own work is done, so the wait ends in failure only if the
-    whole job fails. The node stops waiting at `until`, unless it hosts the other nodes' store."""
+    """Decide what to do after this node's workers have succeeded, while other nodes' workers are still running. The
+    node waits, so that it can rejoin if another node fails. Its own work is done, so its wait ends in failure only if
+    the whole job fails. The node stops waiting at `until`, unless it hosts the other nodes' store."""
     if seen.request:
         return Decision((Order.LEAVE,), seen.request, budget)
     if verdict := seen.found(Outcome.CLOSED):
@@ -220,7 +220,7 @@ def _workers_may_save(verdict: Verdict | None) -> bool:
 
 
 def judged(decision: Decision, ended: Verdict | None) -> Decision:
-    """Return the decision, corrected for how the round is now known to have ended."""
+    """Return the decision with its reason and cause corrected, if it is now known how the round ended."""
     return replace(decision, reason=ended.reason, cause=_cause_of(ended)) if ended else decision
 
 

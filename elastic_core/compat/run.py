@@ -45,7 +45,9 @@ def run(args: argparse.Namespace) -> None:
     """Run the job.
 
     Raises:
-        ChildFailedError: the workers failed for good. Other errors are those of `elastic_core.launch.elastic_launch`.
+        ChildFailedError: the workers failed for good.
+
+    Other errors are those of `elastic_core.launch.elastic_launch`.
     """
     _run(_words(args))
 

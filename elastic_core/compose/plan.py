@@ -190,7 +190,7 @@ def plan_of(
     tables: Mapping[str, str] | None = None,
     added: Mapping[str, object] | None = None,
 ) -> Plan:
-    """Look up everything that the settings select, before anything is built.
+    """Return the plan for a run. Everything that the settings select is looked up before anything is built.
 
     Args:
         origins: each setting's origin, for messages.

@@ -38,7 +38,7 @@ _OF_RENDEZVOUS = {"backend": "rdzv_backend", "endpoint": "rdzv_endpoint", "id": 
 
 
 class _Unreadable(Exception):
-    """The config file cannot be used. The message is the reason."""
+    """The config file cannot be used. The message states the reason."""
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ def read_on(line: CommandLine, specs: Mapping[str, Spec], command: str, mixed: b
 
 
 def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str, line: CommandLine) -> None:
-    """Process the flag `word` and its value, which may be the first of the words `after` it."""
+    """Process the flag `word` and its value. The value may be the first of the words in `after`, which follow the
+    flag."""
     spec, value = _match(word, specs)
     if spec is None:
         line.certain = False

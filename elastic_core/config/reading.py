@@ -238,7 +238,7 @@ def settings_from(values: Mapping[str, object], backend_named: BackendNamed = la
 
 
 def parse_found(found: Mapping[str, RawValue], specs: Mapping[str, Spec]) -> tuple[dict[str, Any], dict[str, Problem]]:
-    """Return the typed value of every setting (its default if no valid one was found), and the problems."""
+    """Return the typed value of every setting (its default if no valid value was found), and the problems."""
     values: dict[str, Any] = {name: spec.default for name, spec in specs.items()}
     unreadable = {}
     for name, spec in specs.items():

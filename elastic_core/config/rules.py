@@ -1,6 +1,7 @@
-"""Checks made before a run starts: rules that involve several settings, and whether the script exists.
+"""Checks that are made before a run starts: whether the settings violate a rule that involves several of them, and
+whether the script exists.
 
-A value's own bounds are checked by its parser.
+The bounds of a single value are checked by its parser.
 """
 
 from __future__ import annotations

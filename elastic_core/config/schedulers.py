@@ -42,8 +42,7 @@ class _Step:
     """The step that started this process.
 
     Attributes:
-        nodes: number of nodes.
-        agents: number of tasks; each task is assumed to be an agent.
+        nodes: the number of nodes. agents: the number of tasks, each of which is assumed to be an agent.
         heterogeneous: whether the step may be part of a heterogeneous job, in which each component is a separate step.
     """
 

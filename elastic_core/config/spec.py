@@ -25,7 +25,7 @@ DEFAULT = "default"
 
 Origins = Mapping[str, str]
 Changes = Mapping[str, tuple[Any, str]]
-"""New values for settings, each with its reason, which becomes the origin."""
+"""New values for settings, each with the reason for it, which becomes the value's origin."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Types and parsers for composite values. The rules in `parsing` apply.
+"""Types and parsers for composite values. The parsers follow the rules that `parsing` describes.
 
-The types are immutable, and their parsers accept `str(value)`.
+The types are immutable, and the parser of a type also accepts `str(value)`.
 """
 
 from __future__ import annotations

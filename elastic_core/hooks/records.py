@@ -35,8 +35,8 @@ class Option:
     The core validates each value before it calls the factory, so a plugin receives only valid values.
 
     Args:
-        default: None means "unset".
-        unit: for display ("seconds", "bytes"); empty if there is none.
+        default: the value if the user does not set the option; None means "unset". unit: the unit to display
+            ("seconds", "bytes"); empty if there is none.
         secret: whether `elastic explain` and error messages hide the value.
         least, most: inclusive bounds for a number.
         above: an exclusive lower bound for a number.
@@ -191,7 +191,7 @@ class HealthCheckRecord(Record):
     Args:
         factory: runs the check and returns its result. The context contains the options that the plugin adds.
         timeout: seconds after which the check has failed.
-        when: the moments at which the check runs; empty for all.
+        when: the moments at which the check runs; if empty, it runs at all of them.
     """
 
     factory: Callable[[Context], CheckResult]

@@ -39,7 +39,7 @@ class Provided(Generic[T_co]):
 
 @dataclass(frozen=True)
 class Conflict:
-    """A name that several plugins provide. It becomes an error only when the name is selected."""
+    """A name that several plugins provide. This is an error only when a user selects the name."""
 
     noun: str
     name: str
@@ -125,7 +125,7 @@ def select(
 def attributed(
     provided: Provided[R], kind: RecordKind, errors: tuple[type[BaseException], ...] = (Exception, SystemExit)
 ) -> R:
-    """Return the record with its functions wrapped, so that their errors name the plugin (see `attributing`)."""
+    """Return the record with its functions wrapped so that their errors name the plugin (see `attributing`)."""
     record, named = provided.record, attributing(provided, kind, errors)
 
     @functools.wraps(record.factory)

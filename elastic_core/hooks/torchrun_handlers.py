@@ -90,7 +90,7 @@ _not_shared = HeldVariable(NOT_SHARED, "1", os.environ)  # one for the whole pro
 
 def store_not_shared() -> contextlib.AbstractContextManager[None]:
     """Return a context for calls in which torch chooses the workers' store. Workers do not inherit the variable,
-    because their environment is copied before such a call, and no worker starts during one."""
+    because their environment is copied before such a call, and no worker starts during the call."""
     return _not_shared.held()
 
 
@@ -138,7 +138,7 @@ class TorchrunHandler(RendezvousHandler):
 
     def shutdown(self) -> bool:
         """Shut down the wrapped handler only if this node has closed the job, because shutting down torch's handlers
-        closes the job for all nodes. If a node merely leaves, its resources are released when the process ends."""
+        closes the job for all nodes. If a node only leaves, its resources are released when its process ends."""
         if not self._over:
             return False
         with _our_errors():

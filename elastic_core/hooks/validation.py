@@ -84,7 +84,7 @@ def _record_problems(record: Any) -> Iterator[str]:
     if isinstance(record, HealthCheckRecord) and not (isinstance(record.timeout, (int, float)) and record.timeout > 0):
         yield f"expected a timeout above 0 seconds for {record.name!r}, found {record.timeout!r}"
     if isinstance(record, HealthCheckRecord) and not isinstance(record.when, (tuple, list, set, frozenset)):
-        yield f"expected a tuple of CheckMoment for when in {record.name!r}, found {record.when!r}"
+        yield f"`when` of {record.name!r} must be a tuple of CheckMoment, not {record.when!r}"
     yield from _option_list_problems(record)
 
 
@@ -98,14 +98,14 @@ def _command_problems(record: Any) -> Iterator[str]:
         if option.name in _TAKEN:
             yield f"the flag --{option.name} of the command {record.name!r} is reserved for elastic itself"
     if isinstance(record.settings, str) or isinstance(record.operands, str):
-        yield f"expected tuples as settings and operands of the command {record.name!r}, found a string"
+        yield f"the settings and operands of the command {record.name!r} must be tuples, not strings"
 
 
 def _option_list_problems(record: Any) -> Iterator[str]:
     seen: set[str] = set()
     for option in record.options or ():
         if not isinstance(option, Option):
-            yield f"{record.name!r} lists {_named(option)} among its options, expected Option"
+            yield f"the options of {record.name!r} include {_named(option)}, expected Option"
             continue
         if option.name in seen:
             yield f"{record.name!r} lists the option {option.name!r} twice"

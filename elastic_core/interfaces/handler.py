@@ -269,8 +269,9 @@ class RendezvousHandler(abc.ABC):
 
     @property
     def outage_patience(self) -> Duration | None:
-        """How many seconds `num_nodes_waiting` may keep failing before the agent stops healthy workers, because other
-        nodes may have formed a round without this node. If None, the agent never stops workers for this reason."""
+        """For how many seconds `num_nodes_waiting` may keep failing before the agent stops healthy workers, because
+        other nodes may have formed a round without this node. If it is None, the agent never stops workers for this
+        reason."""
         return 60.0
 
 

@@ -56,8 +56,8 @@ class CheckResult:
 
 
 class CheckMoment(str, enum.Enum):
-    """When a health check runs. BEFORE_RUN: in `elastic doctor`. RUNNING: while a job runs, when a client queries its
-    health endpoint, but at most once a minute."""
+    """When a health check runs. BEFORE_RUN: in `elastic doctor`. RUNNING: while a job is running, whenever a client
+    queries the agent's health endpoint, but at most once a minute."""
 
     BEFORE_RUN = "before a run"
     RUNNING = "running"
@@ -65,7 +65,7 @@ class CheckMoment(str, enum.Enum):
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """A plugin's health check. `make` runs the check, and may block or raise anything.
+    """A plugin's health check. `make` runs the check, and may block or raise any exception.
 
     Args:
         timeout: seconds after which the check is considered failed.

@@ -1,4 +1,4 @@
-"""The facts that the agent reports to observers: frozen records, named in the past tense."""
+"""The facts that the agent reports to observers. They are frozen records with names in the past tense."""
 
 from __future__ import annotations
 

@@ -82,5 +82,5 @@ class Watchdog(abc.ABC):
 
     def scratch(self) -> Sequence[str]:
         """Return the absolute paths of private folders that `stop` removes. If the agent is killed, the guardian
-        removes them with their contents. Called once, after `start`."""
+        removes these folders with their contents. Called once, after `start`."""
         return ()

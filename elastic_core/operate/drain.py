@@ -107,7 +107,7 @@ def _all_gone(watcher: Watcher, job: JobObservation, nodes: Sequence[Entry], tim
             job = watcher.look(job)
         except RendezvousConnectionError:
             seen = f"{len(nodes) - len(left)} of {len(nodes)} node(s) were seen to leave before that"
-            return f"the node that hosted the store has left, and the store with it; {seen}"
+            return f"the node that hosted the store has left, and the store has ended with it; {seen}"
     return "all nodes have left"
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.seal import HmacSeal
 
 GRACE: Duration = 2.0
-"""Seconds added to a limit, so that the backend can raise its own, more precise error first."""
+"""The number of seconds that are added to a limit, so that the backend can raise its own, more precise error first."""
 _LOOKS_PER_INTERVAL = 5
 _FOR_ONE_BEAT = 1.5  # intervals
 

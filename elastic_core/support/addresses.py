@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_NOWHERE = ("192.0.2.1", 9)  # an address reserved for documentation; nothing is sent there
+_NOWHERE = ("192.0.2.1", 9)  # an address that is reserved for documentation; nothing is sent to it
 
 
 def joined_host_port(host: str, port: int) -> str:

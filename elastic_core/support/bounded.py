@@ -41,7 +41,7 @@ class BackgroundCall(Generic[T]):
             return self._over
 
     def interrupt(self) -> None:
-        """Stop all threads from waiting, now and later. Any thread may call this method."""
+        """Make all current and future calls of `wait` return immediately. Any thread may call this method."""
         with self._changed:
             self._cut = True
             self._changed.notify_all()

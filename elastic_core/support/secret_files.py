@@ -60,7 +60,7 @@ def keep_memory_private() -> None:
 
 
 def _find(path: Path) -> int:
-    """Open a descriptor through which the file cannot be read, so that the file can be checked first."""
+    """Open a descriptor through which the file can be checked but not read."""
     at, names = os.open("/", _FOUND), [*reversed(path.parts[1:])]
     try:
         for _ in range(_MOST_STEPS):

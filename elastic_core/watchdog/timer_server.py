@@ -1,8 +1,9 @@
 """Timers for programs without an agent: a server receives requests from a queue and kills workers that do not release
 their timers in time. The API is that of torch.distributed.elastic.timer.
 
-The server's thread sleeps until a request arrives or the next timer expires, so it detects an expiry immediately, while
-torch's server needs up to `max_interval`. With an agent, use the watchdog `file`, which stops workers more gently.
+The server's thread sleeps until a request arrives or the next timer expires. It therefore detects an expired timer
+immediately, whereas torch's server needs up to `max_interval`. Programs with an agent should use the watchdog `file`,
+which stops workers more gently.
 """
 
 from __future__ import annotations

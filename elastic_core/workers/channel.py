@@ -147,7 +147,7 @@ class ConsoleSink:
     """The agent's own stdout or stderr. Once the process that reads it has gone, further output to it is dropped."""
 
     def __init__(self, fd: int) -> None:
-        self.descriptor: int | None = fd  # None once the reader has gone
+        self.descriptor: int | None = fd  # None once the reader has closed it
         self.written = 0  # bytes; distinguishes a slow reader from one that has stopped
 
     def write(self, data: bytes) -> None:
@@ -263,7 +263,8 @@ class Channel:
         return self._tail.lines() if self._tail else ()
 
     def expect_dump(self) -> None:
-        """Ignore dumps written before this call. Any thread may make the call while the worker is running."""
+        """Ignore dumps that were written before this call. Any thread may call this method while the worker is
+        running."""
         self._dump = self._dump and DumpSink()
 
     def dump(self) -> str:

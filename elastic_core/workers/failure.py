@@ -67,9 +67,9 @@ class Evidence:
 
     @property
     def error_at(self) -> float:
-        """When the error happened, in whole seconds since the epoch on the worker's clock, if the error file records
-        that as torch's `@record` does; otherwise 0. The file's modification time may come from a file server's
-        clock."""
+        """The time of the error, in whole seconds since the epoch on the worker's clock, or 0 if the error file does
+        not contain it in the format of torch's `@record`. The file's modification time is not used, because it may come
+        from a file server's clock."""
         message = self.error_data.get("message")
         extra = message.get("extraInfo") if isinstance(message, dict) else None
         text = str(extra.get("timestamp")) if isinstance(extra, dict) else ""
@@ -83,8 +83,8 @@ class Evidence:
 
     @property
     def shows_traceback(self) -> bool:
-        """Whether a worker that obeyed the agent's signal had just printed a traceback. The worker may have been about
-        to exit because of that error, or may have caught the exception and been about to continue."""
+        """Whether a worker that exited because of the agent's signal had just printed a traceback. It may have been
+        about to exit because of that error, or it may have caught the exception and been about to continue."""
         lines = list(self.tail)
         if self.failed or self.exit.exitcode == 0 or _TRACEBACK not in lines or not _EXCEPTION.match(lines[-1]):
             return False
@@ -194,7 +194,7 @@ def _children(node: Any) -> Iterable[Any]:
 
 
 def error_message(data: dict[str, Any]) -> str:
-    """Return the traceback from the error file or, if it has none, its message."""
+    """Return the traceback from the error file or, if there is none, the message from the file."""
     message = data.get("message") or ""
     if not isinstance(message, dict):
         return str(message)
@@ -245,8 +245,8 @@ def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, Process
 
 
 def _cause(failed: Sequence[Evidence]) -> Evidence:
-    """Return the first worker to exit, unless another worker wrote its error file earlier and then took a long time to
-    exit."""
+    """Return the worker that exited first, unless another worker wrote its error file before that and then took a long
+    time to exit."""
     first = failed[0]
     if first.killed_for:  # it hung before the other workers gave up
         return first
@@ -283,7 +283,8 @@ class OomWatch:
 
 
 def oom_kills(path: Path) -> int:
-    """Return the number of kills in a file of `name value` lines, or 0 if the file is missing or has no such line."""
+    """Return the number of out-of-memory kills according to a file of `name value` lines, or 0 if the file is missing
+    or does not contain that number."""
     with contextlib.suppress(OSError):
         for name, _, value in (line.partition(" ") for line in path.read_text().splitlines()):
             if name == "oom_kill" and value.strip().isdigit():
@@ -294,8 +295,8 @@ def oom_kills(path: Path) -> int:
 def oom_counters(
     own_cgroups: Path = Path("/proc/self/cgroup"), cgroup_root: Path = Path("/sys/fs/cgroup")
 ) -> dict[Path, str]:
-    """Return the counter file of this process's memory cgroup or, if there is none, the machine's, which counts all
-    kills."""
+    """Return the counter file of this process's memory cgroup or, if there is none, that of the machine, which counts
+    all kills."""
     found = {}
     with contextlib.suppress(OSError):
         for line in own_cgroups.read_text().splitlines():

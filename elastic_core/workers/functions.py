@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import Child, Launch
     from elastic_core.workers.numa import Cpus
 
-_ERRORS = "backslashreplace"  # printing a character that the locale lacks must not end a worker
+_ERRORS = "backslashreplace"  # a worker must not end because it prints a character that the locale lacks
 _STDERR = 2
 _UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
 _STREAM_NAMES = {1: "stdout", 2: "stderr"}
@@ -145,9 +145,9 @@ class _Shared:
 
 @dataclass(frozen=True)
 class _PickledCall:
-    """A function and its arguments, which the child unpickles only when it makes the call. By then the child has the
-    worker's environment and streams, so modules imported by unpickling see that environment, and errors from such
-    imports go to those streams."""
+    """A function and its arguments, which the child unpickles only when it makes the call. By then, the child has the
+    worker's environment and streams. Modules that are imported during unpickling therefore see that environment, and
+    errors from such imports go to those streams."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from elastic_core.workers.process import EnvironmentMaker, FileLimit
 
 
-_END_PATIENCE: Duration = 5.0  # seconds for a killed worker to exit after others failed to start
+_END_PATIENCE: Duration = 5.0  # seconds for a killed worker to exit after other workers have failed to start
 
 
 @dataclass(frozen=True)
@@ -356,8 +356,8 @@ class LocalWorkers:
         return ended.exitcode == 0 or bool(self._round.signals & {-ended.exitcode, ended.exitcode - 128})
 
     def _open_folder(self, plan: RoundPlan) -> Path:
-        """Create the folder for the round's files. It is in the log folder if there is one, otherwise in the scratch
-        folder."""
+        """Create the folder for the round's files. The folder is created in the log folder if there is one, otherwise
+        in the scratch folder."""
         try:
             _, scratch = self._ensure_helpers()
         except OSError as error:

@@ -54,7 +54,7 @@ _OF_DUMP = re.compile(
 _THREAD = re.compile(r"(Current thread|Thread) 0x")
 _HEAD = re.compile(r"(Current t|T)hread\b")
 _LONGEST_LINE = 400  # bytes
-_MOST_KEPT = 12_000  # lines: faulthandler itself stops at a hundred threads with a hundred frames each
+_MOST_KEPT = 12_000  # lines; faulthandler itself stops at a hundred threads with a hundred frames each
 _MOST_DUMPS = 4
 _MOST_OF_SPY = 256 * 1024  # bytes
 _MOST_BELOW = 3  # the number of processes that are asked in place of the one that started them
@@ -171,8 +171,8 @@ class DumpSink:
 
 
 def arranged(lines: Sequence[str]) -> str:
-    """Return a faulthandler dump, limited in length, with the main thread first. Faulthandler itself begins with the
-    newest thread."""
+    """Return a faulthandler dump, limited in length, with the main thread first. Faulthandler itself writes the newest
+    thread first."""
     blocks: list[list[str]] = []
     for line in lines:
         if _HEAD.match(line):
@@ -197,7 +197,7 @@ def bounded(text: str) -> str:
 
 @dataclass(frozen=True)
 class KillRecord:
-    """Why a worker was killed, and what to report if its stderr contained no stack."""
+    """Why a worker was killed, and what to report if its stderr does not contain a stack."""
 
     reason: str
     otherwise: str
@@ -286,8 +286,8 @@ def _catches_abort(pid: int) -> bool:
 
 
 def abort(pid: int) -> None:
-    """Make the process die of SIGABRT without a core dump, even if it is stopped. A core dump can be as large as the
-    machine's memory, and the process does not end until it has been written."""
+    """Make the process die of SIGABRT without a core dump, even if the process is suspended. A core dump can be as
+    large as the machine's memory, and the process does not end until the dump has been written."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # it has ended, is not ours, or there is no prlimit
         _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
         # Unlike a limit of 0, a limit of one byte also applies to core dumps that are piped to a program.

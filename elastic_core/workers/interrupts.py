@@ -90,7 +90,7 @@ class _Gate:
 
     def __init__(self) -> None:
         self.holds: list[object] = []
-        self.noted: dict[int, FrameType | None] = {}  # one per signal, as in the kernel
+        self.noted: dict[int, FrameType | None] = {}  # at most one per signal, as in the kernel
         self.thread = 0
         self._handlers: dict[int, Handler] = {}
 

@@ -85,7 +85,8 @@ class Machine:
 
 
 def choose(mode: Mode, machine: Machine, local_rank: int, workers: int) -> Cpus:
-    """Return the processors for one worker. The set is empty if the description does not allow a choice."""
+    """Return the processors for one worker. The set is empty if the machine's description lacks information that the
+    mode needs."""
     node = machine.node_of(local_rank, workers)
     own = [cpu for cpu in machine.cpus if cpu.node == node]
     if not own:

@@ -84,8 +84,8 @@ class OutputPump:
             os.close(self._wake_writer)
 
     def finish(self) -> bool:
-        """Release the pump, or abandon it if the console blocks it. Call it once, after `end`. Returns whether all
-        output has been delivered or left to a background `cat` (see `_hand_over`)."""
+        """Release the pump, or abandon it if the console blocks it. Call this method once, after `end`. Returns whether
+        all output has been delivered or has been left to a background `cat` (see `_hand_over`)."""
         if self._thread.ident is None:  # the thread could not be started
             self._run()
         else:
@@ -135,7 +135,7 @@ class OutputPump:
             self._asked.popleft().set()
 
     def _read(self, fd: int) -> int:
-        """Move one chunk. Returns its length, or 0 at the end of the stream."""
+        """Move one chunk of output. Returns the length of the chunk, or 0 at the end of the stream."""
         data = os.read(fd, _CHUNK)
         self.moved += len(data)
         if data:
@@ -192,8 +192,8 @@ class OutputPump:
                 self._guarded(fd, channel.show_unfinished)
 
     def _guarded(self, fd: int, move: Callable[[], None]) -> None:
-        """Call `move`, and keep reading after any error. A bug may cost output, but must not leave a worker without a
-        reader. Only the first error in each stream is logged."""
+        """Call `move`, and continue after any error. A bug may lose output, but it must not leave a worker's pipe
+        without a reader. Only the first error in each stream is logged."""
         try:
             move()
         except Exception as error:  # noqa: BLE001 - any fault at all

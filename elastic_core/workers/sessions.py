@@ -110,8 +110,8 @@ class ProcessIds:
         return ()
 
     def stat(self, pid: int) -> ProcessStat | None:
-        """Return the line for a process, or for a process group that it left behind. Returns None if there is
-        neither."""
+        """Return the line for a process or, if the process has ended, for the process group that it left behind.
+        Returns None if there is neither."""
         group = pid
         try:
             os.kill(pid, 0)
@@ -296,8 +296,8 @@ def _links_of(pid: int) -> Iterator[str]:
 
 
 def _end_holders(link: str) -> None:
-    """Kill the processes that hold the link, until two searches in a row find none. A fork server may have been about
-    to fork the worker or to receive the link, so one search is not enough."""
+    """Kill the processes that have a descriptor open for the link, until two searches in a row find none. One search is
+    not enough, because a fork server may have been about to fork the worker or to receive the descriptor."""
     unseen = 0
     for _ in range(_PASSES):
         found = holders(link)

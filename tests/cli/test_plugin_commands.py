@@ -161,7 +161,7 @@ def test_plugin_command_sets_the_exit_code(installed, tmp_path):
             '"x", "a", parses, (Option("config", str, "", "a file"),)',
             "the flag --config of the command 'x'",
         ),
-        ('"x", "a", parses, None, (), "rdzv_id"', "expected tuples as settings and operands"),
+        ('"x", "a", parses, None, (), "rdzv_id"', "must be tuples, not strings"),
     ],
 )
 def test_invalid_plugin_command_is_reported(installed, other, message, capsys):
