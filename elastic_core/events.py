@@ -85,8 +85,8 @@ class RdzvEvent:
     """A rendezvous event.
 
     Args:
-        name: the location in the program where the event was recorded. master_endpoint: the address of the rendezvous
-            store, if known.
+        name: the location in the program where the event was recorded.
+        master_endpoint: the address of the rendezvous store, if known.
         rank: the node's rank.
         local_id: identifies the node's process on its machine.
         error_trace: for FAILED, the traceback.

@@ -83,7 +83,7 @@ class History:
 
 @dataclass(frozen=True)
 class EventRecorder:
-    """Records the facts as events (see `elastic_core.events`), except worker exits and most changes of phase, which
+    """Records the facts as events (see `elastic_core.events`), except worker exits, and except changes of phase that
     other events cover. `destination` is the handler's name, for the log."""
 
     sink: events.EventHandler

@@ -274,7 +274,7 @@ def _read(store: Store, rank: int) -> Introduction:
     try:
         return _checked(*json.loads(raw if len(raw) <= _LONGEST else b""))
     except (ValueError, TypeError, RecursionError) as error:
-        message = f"expected an introduction of the node with rank {rank}, found {raw[:100]!r}"
+        message = f"expected the introduction of the node with rank {rank}, found {raw[:100]!r}"
         raise RendezvousStateError(f"{message}; run the same version on all nodes") from error
 
 

@@ -93,7 +93,7 @@ class Observation:
         result: the state of the workers.
         request: why the agent was asked to leave, or an empty string if it was not.
         verdict: the handler's verdict, if the round is over.
-        complete: whether no workers are running any more, and `result` holds all that can be known about them.
+        complete: whether no workers are running anymore, and `result` holds all that can be known about them.
     """
 
     result: RunResult

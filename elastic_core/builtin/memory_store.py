@@ -18,7 +18,8 @@ class MemoryStore:
     """An in-memory `interfaces.store.Store`. Thread-safe. As with torch's stores, `compare_set` returns `expected` if
     the key is missing and `expected` is not empty, and `add` treats an empty value as 0.
 
-    Args: timeout: how long `get` and `wait` wait for a key.
+    Args:
+        timeout: how long `get` and `wait` wait for a key.
     """
 
     def __init__(self, timeout: timedelta = timedelta(seconds=300)) -> None:

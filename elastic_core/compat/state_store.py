@@ -44,9 +44,9 @@ class StateStore:
     Args:
         backend: a client for a state that is written only through this store, for example because it has a separate job
             id. If the backend's `set_state` does not return the stored state, concurrent `add` calls may count twice.
-            timeout: how many seconds `get` and `wait` wait for a key.
+        timeout: how many seconds `get` and `wait` wait for a key.
 
-        Every method raises the backend's RendezvousConnectionError and RendezvousStateError. `get` and `wait` raise
+    Every method raises the backend's RendezvousConnectionError and RendezvousStateError. `get` and `wait` raise
     TimeoutError if a key does not appear in time.
     """
 

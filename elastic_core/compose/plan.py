@@ -74,7 +74,8 @@ class Plan:
 
     Attributes:
         settings: every setting, typed and resolved.
-        manager: the plugins. backend, rank_policy: the selected records, which are always set.
+        manager: the plugins.
+        backend, rank_policy: the selected records, which are always set.
         watchdog, health, starter: the selected records, or None where the settings do not select one.
         added: the values of the options that plugins added.
     """

@@ -56,7 +56,8 @@ class Reading:
         origins: the source of every setting and added option.
         config_file: the config file, if one was read.
         added: typed values of the options that plugins added, by declared name; options that are not set have their
-            defaults. own: values of the command's own flags, by name; flags that are not set have their defaults.
+            defaults.
+        own: values of the command's own flags, by name; flags that are not set have their defaults.
         tables: the backends for which the config file has options, each with the origin of its table.
         left_out: files and variables that were ignored, with the reasons.
     """
@@ -164,7 +165,7 @@ def read(
         require_script: whether a script must be given and must exist.
         own: the command's own flags, which have no variables or config file keys.
         backend_named: returns the backend with this name, for its defaults and problems, or None if it does not exist.
-            others: called if there are problems, with the settings, their origins and the backend tables; returns
+        others: called if there are problems, with the settings, their origins and the backend tables; returns
             additional problems to report.
 
     Raises:

@@ -42,7 +42,8 @@ class _Step:
     """The step that started this process.
 
     Attributes:
-        nodes: the number of nodes. agents: the number of tasks, each of which is assumed to be an agent.
+        nodes: the number of nodes.
+        agents: the number of tasks, each of which is assumed to be an agent.
         heterogeneous: whether the step may be part of a heterogeneous job, in which each component is a separate step.
     """
 

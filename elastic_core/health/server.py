@@ -60,7 +60,7 @@ class HealthCheckServer(health.HealthCheckServer):
         alive_callback: returns when the program was last known to be alive, in seconds since the epoch. Called from
             other threads.
         port: the port to listen on.
-        timeout: the program is considered stuck if the returned time has not changed for this many seconds.
+        timeout: the program is considered stuck if the returned time is more than this many seconds ago.
     """
 
     def __init__(self, alive_callback: Callable[[], float], port: int, timeout: Duration) -> None:

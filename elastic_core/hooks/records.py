@@ -35,8 +35,8 @@ class Option:
     The core validates each value before it calls the factory, so a plugin receives only valid values.
 
     Args:
-        default: the value if the user does not set the option; None means "unset". unit: the unit to display
-            ("seconds", "bytes"); empty if there is none.
+        default: the value if the user does not set the option; None means "unset".
+        unit: the unit to display ("seconds", "bytes"); empty if there is none.
         secret: whether `elastic explain` and error messages hide the value.
         least, most: inclusive bounds for a number.
         above: an exclusive lower bound for a number.
@@ -84,8 +84,8 @@ class RendezvousBackendRecord(Record):
             declares it, limits how many seconds connecting may take. If `open_backend` is None, these commands do not
             support this backend.
         serve: creates a store server for `elastic serve`. It receives the endpoint (`host:port`; `0.0.0.0` means all
-            addresses) and the number of nodes to support. If `serve` is None, `elastic serve` does not
-            support this backend.
+            addresses) and the number of nodes to support. If `serve` is None, `elastic serve` does not support
+            this backend.
         forkable: whether the agent's process may be forked while the handler exists. The start method `fork` does this
             to run functions. Set it to False for a client whose threads or connections do not survive a fork.
         defaults: returns values for settings that the user has not set, such as the endpoint. The result maps fields of

@@ -281,8 +281,9 @@ class Selection:
 
     Args:
         given: the options as the user wrote them.
-        place: where the user wrote the options, for messages. flags: settings that also set options. A setting sets the
-            option with the same name if the record declares that option and `given` does not contain it.
+        place: where the user wrote the options, for messages.
+        flags: settings that also set options. A setting sets the option with the same name if the record declares that
+            option and `given` does not contain it.
     """
 
     kind: type[Record]

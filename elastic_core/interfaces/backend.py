@@ -30,7 +30,8 @@ class ForeignStateError(RendezvousStateError):
     Args:
         token: identifies that value, so that `set_state` can replace it.
         others: whether other nodes of the job may have written it, for example with another secret or another version
-            of elastic-core. secret: whether the job has a secret and the value is not signed with it.
+            of elastic-core.
+        secret: whether the job has a secret and the value is not signed with it.
     """
 
     def __init__(self, message: str, token: Token, others: bool = True, secret: bool = False) -> None:

@@ -84,8 +84,8 @@ class CheckStatus:
     """The last result of a health check while a job runs.
 
     Args:
-        result: the check's result; None until the check has run once. checked_at: when the last run of the check began,
-            in seconds since the epoch; 0 until the check has run once.
+        result: the check's result; None until the check has run once.
+        checked_at: when the last run of the check began, in seconds since the epoch; 0 until the check has run once.
     """
 
     name: str
@@ -139,8 +139,10 @@ class Recovery:
         cause, reason: why the previous round ended.
         at: when the workers were running again, in seconds since the epoch.
         detect: from the first sign (a worker exit, an expired timer, another node's report) until the agent began to
-            stop the workers. stop: from then until all workers had stopped. rendezvous: from then until the new round
-            had formed. start: from then until the new round's workers were running.
+            stop the workers.
+        stop: from then until all workers had stopped.
+        rendezvous: from then until the new round had formed.
+        start: from then until the new round's workers were running.
     """
 
     round: int
@@ -184,8 +186,8 @@ class AgentStatus:
         phase_since: when the phase began, in seconds since the epoch.
         reason: the reason for the phase; may be empty.
         stop: the progress of the workers while they save before a stop, otherwise None.
-        round: the number of the last round; 0 before the first round. group_rank: this node's group rank in that round;
-            -1 before the first round.
+        round: the number of the last round; 0 before the first round.
+        group_rank: this node's group rank in that round; -1 before the first round.
         members: the members of that round, in rank order.
         rounds: the last rounds, oldest first.
         recoveries: the last recoveries, oldest first.

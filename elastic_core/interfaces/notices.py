@@ -15,8 +15,8 @@ class Notice:
     """A notice that this node must have left the job by a certain time.
 
     Args:
-        reason: why the node must leave, in a few words for users. at: the time, in seconds since the epoch. If it is
-            None, the node leaves immediately.
+        reason: why the node must leave, in a few words for users.
+        at: the time, in seconds since the epoch. If it is None, the node leaves immediately.
     """
 
     reason: str

@@ -61,8 +61,8 @@ class WorkerSample:
     """A running worker's progress so far. Values that are not watched stay 0.
 
     Args:
-        written: the number of bytes of output. cpu: the CPU seconds of all the worker's processes. The value may
-            decrease when one of them ends.
+        written: the number of bytes of output.
+        cpu: the CPU seconds of all the worker's processes. The value may decrease when one of them ends.
         beats: a number that changes with every heartbeat of the worker.
         held_up: whether the console is blocking the worker's output, so that missing output does not mean a hang.
     """
@@ -104,7 +104,8 @@ class Launch:
         stdout, stderr: the descriptors for the worker's output; None if it inherits the agent's.
         result: the file for a function's return value, in a folder that is private to the agent.
         mark: a descriptor that the worker must keep open from start to end. If the agent is killed, the guardian uses
-            it to find the worker. cpus: the CPUs that the worker may run on; if empty, it may run on any.
+            it to find the worker.
+        cpus: the CPUs that the worker may run on; if empty, it may run on any.
     """
 
     local_rank: int
@@ -207,8 +208,8 @@ class WorkerProcesses(Protocol):
             ask: whether to record the worker's stacks first. This takes up to about half a second, and two seconds more
                 if another program must read the stacks. If false, the call does not block.
 
-            Returns the worker's local rank, or None if this round has no such process or the worker has already been
-                killed."""
+        Returns the worker's local rank, or None if this round has no such process or the worker has already been
+        killed."""
 
     def leftovers(self) -> list[Leftover]:
         """Return this round's remaining processes, including descendants of ended workers."""

@@ -64,8 +64,9 @@ class JobObservation:
     Args:
         since: when the watcher started.
         now: when it last read the store.
-        nodes: the nodes' registrations in the store, with their heartbeat counters. state: the job's state, or None if
-            no job has written one. first: the first value that was seen of each counter.
+        nodes: the nodes' registrations in the store, with their heartbeat counters.
+        state: the job's state, or None if no job has written one.
+        first: the first value that was seen of each counter.
         not_signed: how many values in the store are not signed with the job's secret.
     """
 

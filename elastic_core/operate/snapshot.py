@@ -76,14 +76,15 @@ class Snapshot:
     Args:
         run_id, backend, endpoint: the job and its rendezvous.
         round: the number of the last round that formed; 0 if none has.
-        formed_because: why that round formed at that moment. nodes: the number of nodes that the job may have; None
-            before its first round.
+        formed_because: why that round formed at that moment.
+        nodes: the number of nodes that the job may have; None before its first round.
         members: members of the last round, in rank order.
         others: nodes that are not members, oldest first.
         missing: names of former members that were lost and have not rejoined.
-        restarts, max_restarts: how many restarts have been used, and how many are allowed. last_end: why the last round
-            ended, if a round has ended. failures: the worker failures in that round, by global rank; the root cause
-            comes first. unreadable: the keys of entries that this version cannot read.
+        restarts, max_restarts: how many restarts have been used, and how many are allowed.
+        last_end: why the last round ended, if a round has ended.
+        failures: the worker failures in that round, by global rank; the root cause comes first.
+        unreadable: the keys of entries that this version cannot read.
         not_signed: how many values in the store are not signed with the job's secret.
         observed: the number of seconds from the first read of the store to the last.
         store_members: a description of each member of the store, if the job hosts a store cluster.

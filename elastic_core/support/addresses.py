@@ -25,8 +25,8 @@ def split_host_port(text: str, default_port: int, part_of: str = "", least: int 
     Args:
         text: the text, without surrounding white space.
         default_port: used if `text` has no port.
-        part_of: if `text` is only a part of the user's input, the whole input, for the message. least: the lowest valid
-            port; use 0 if port 0 may stand for any free port.
+        part_of: if `text` is only a part of the user's input, the whole input, for the message.
+        least: the lowest valid port; use 0 if port 0 may stand for any free port.
 
     Raises:
         ValueError: `text` is not a host with a port. The message is a clause: `found 'a:0', whose port is ...`.
@@ -126,7 +126,8 @@ def own_address_towards(host: str, port: int) -> str | None:
     """Return the source address of this machine's packets to `host`, at which the machines around `host` can reach us.
     No packets are sent to find it, except to resolve a name.
 
-    Returns: The numeric address, or None if the name is unknown or there is no route.
+    Returns:
+        The numeric address, or None if the name is unknown or there is no route.
     """
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]

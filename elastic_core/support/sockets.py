@@ -233,8 +233,9 @@ class PortReservation:
     only the second server that tries to listen on the port gets an error.
 
     Args:
-        port: the port to reserve; 0 for any free port. host: the address on which to reserve the port (see `bound_at`).
-            If it is empty, the port is reserved on all addresses, on which torch's servers listen.
+        port: the port to reserve; 0 for any free port.
+        host: the address on which to reserve the port (see `bound_at`). If it is empty, the port is reserved on all
+            addresses, on which torch's servers listen.
 
     Raises:
         ConfigurationError: the port is in use or not allowed.

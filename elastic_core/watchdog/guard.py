@@ -86,8 +86,9 @@ def expires(
         after: the time limit in seconds.
         scope: describes the block, for messages (default: the block's file and line). A process has only one timer per
             scope, so blocks that run concurrently need different scopes. (By default, each thread has a separate
-            scope.) client: the client to use (default: the client passed to `configure` or, if there is none, the one
-            from the agent's watchdog).
+            scope.)
+        client: the client to use (default: the client passed to `configure` or, if there is none, the one from the
+            agent's watchdog).
 
     Raises:
         RuntimeError: this process has no watchdog, so there is no client.

@@ -97,8 +97,8 @@ def _own_device(local_rank: int, visible: str | None) -> str:
         raise ConfigurationError(
             Problem(
                 "CUDA_VISIBLE_DEVICES",
-                f"expected a device for every worker, found {len(devices)} in {visible!r} and none for local rank "
-                f"{local_rank}; list more devices or lower --nproc-per-node",
+                f"{visible!r} lists {len(devices)} device(s), and none for local rank {local_rank}; list more devices "
+                "or lower --nproc-per-node",
             )
         )
     return devices[local_rank]

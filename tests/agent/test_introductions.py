@@ -77,7 +77,7 @@ def test_broken_store_raises_connection_error():
 def test_malformed_introduction_raises_state_error(raw):
     store = MemoryStore()
     store.set("elastic/member/1", raw)
-    with pytest.raises(RendezvousStateError, match="expected an introduction of the node with rank 1"):
+    with pytest.raises(RendezvousStateError, match="expected the introduction of the node with rank 1"):
         exchange_introductions(store, 0, 2, NODES[0])
 
 

@@ -156,7 +156,7 @@ os.wait()
     [
         ("no_such_module:make", "No module named 'no_such_module'"),
         ("printing:missing", "missing"),
-        ("os:getcwd", "found str"),
+        ("os:getcwd", "not a str"),
         ("printing", "has no watchdog for its timers"),
     ],
 )
