@@ -101,7 +101,7 @@ def test_logs_specs_set_output_and_error_files(start, tmp_path):
 
 @pytest.mark.parametrize(("args", "envs"), [({}, {}), ({1: ()}, {1: {}}), ({0: ()}, {}), ({0: ()}, {0: {}, 1: {}})])
 def test_mismatched_ranks_are_refused(args, envs):
-    with pytest.raises(RuntimeError, match="expected args and envs for the same local ranks"):
+    with pytest.raises(RuntimeError, match="args and envs must have the same keys"):
         start_processes("job", "true", args, envs, Nowhere())
 
 

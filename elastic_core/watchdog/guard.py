@@ -138,8 +138,7 @@ def _watchdogs() -> TimerClient:
             "watchdog's distribution installed in the workers' environment?"
         ) from error
     if not isinstance(client, TimerClient):
-        found = type(client).__name__
-        raise RuntimeError(f"{CLIENT_VARIABLE}={maker} must return a TimerClient, not a {found}")
+        raise RuntimeError(f"{CLIENT_VARIABLE}={maker} must return a TimerClient, not a {type(client).__name__}")
     return client
 
 

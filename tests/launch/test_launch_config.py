@@ -104,7 +104,9 @@ def test_torchs_variables_count_where_a_field_is_none():
 
 def test_a_launch_reads_torchs_variables_and_names_them(monkeypatch):
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon")
-    with pytest.raises(ConfigurationError, match=r"^TORCH_ELASTIC_SHUTDOWN_TIMEOUT: expected seconds.*found 'soon'"):
+    with pytest.raises(
+        ConfigurationError, match=r"^TORCH_ELASTIC_SHUTDOWN_TIMEOUT: expected a number of seconds.*found 'soon'"
+    ):
         elastic_launch(config(), "true")()
 
 
