@@ -23,7 +23,7 @@ def test_valid_records_are_returned():
         ({"name": None}, "expected a name"),
         ({"aliases": (3,)}, "expected a name"),
         ({"factory": "create"}, "the factory of 'redis' is not callable"),
-        ({"options": ("ttl",)}, "'redis' lists an object of type str among its options"),
+        ({"options": ("ttl",)}, "the options of 'redis' include an object of type str"),
         ({"options": (GOOD.options[0],) * 2}, "'redis' lists the option 'ttl' twice"),
         ({"options": (Option("ttl", list, None, ""),)}, "expected the type str, int, float or bool"),
         ({"options": (Option("ttl", float, "3", ""),)}, "expected a default of type float, found '3'"),
