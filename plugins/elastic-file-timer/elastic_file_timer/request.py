@@ -145,7 +145,7 @@ def _number(fields: dict[str, Any], name: str) -> float:
 def _text(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
-        raise ValueError(f"{name}: expected text, found {_short(value)}")
+        raise ValueError(f"{name}: expected a string, found {_short(value)}")
     return value
 
 
