@@ -1,6 +1,6 @@
-"""Failure attribution: which failures are causes, and which may follow from the loss of a peer. Attribution guesses
-from the text of the failures. The guess only affects whether a failure may cost no restart and which failure is shown
-first."""
+"""Failure attribution: which failures are causes, and which may follow from the loss of a peer. Attribution is a guess
+based on the text of the failure messages. The guess affects only two things: whether a failure may be exempt from the
+restart budget, and which failure is shown first."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ PHRASES = (
 
 
 def is_certain(failures: Mapping[int, ProcessFailure]) -> bool:
-    """Return whether at least one worker certainly failed on its own. A worker with an exit code but no message may
-    have lost a peer. So may a worker that aborted, because collectives abort. A worker that the agent killed as hung
-    failed on its own."""
+    """Return whether at least one worker certainly failed on its own. A worker that left an exit code but no message
+    may have failed because it lost a peer. The same is true of a worker that aborted, because collectives abort when a
+    peer is lost. A worker that the agent killed because it was hung did fail on its own."""
     return any(_by_itself(failure) for failure in failures.values() if failure.caused_by is None)
 
 

@@ -1,6 +1,6 @@
 """Encodes states and entries as versioned JSON, never as pickle. A state's seats follow its JSON. Every field is
-checked because it comes from the network, and limited in size because a state must fit into a store that accepts at
-most 1.5 MiB, such as etcd. Decoding anything else raises RendezvousStateError."""
+checked, because it comes from the network. Every field is also limited in size, because some stores, such as etcd,
+accept values of at most 1.5 MiB. Decoding invalid data raises RendezvousStateError."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LONGEST_ENTRY = 128 * 1024
 _LONGEST_NAME = 255
 _MOST_UNREACHABLE = 64
 _LONGEST_TEXT = 4096
-_LONGEST_STACK = 8192  # characters; every node in the job reads it
+_LONGEST_STACK = 8192  # characters; limited because every node in the job reads the stack
 _MOST_FAILURES = 8
 _TAIL_LINES = 20
 _LONGEST_LINE = 400
@@ -108,8 +108,8 @@ def encoded_state(state: State) -> bytes:
 
 
 def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
-    """Decode a state. `known` holds the seats of an earlier state. If the bytes contain the same seats, as they do
-    after a round has ended, the seats are not parsed again. Raises RendezvousStateError if the bytes are not a valid
+    """Decode a state. `known` holds the seats of an earlier state. The seats are not parsed again if the bytes contain
+    the same ones, which is the case after a round has ended. Raises RendezvousStateError if the bytes are not a valid
     state."""
     _check_length(data, LONGEST_STATE, "state")
     if data.startswith(MARK):
@@ -279,8 +279,8 @@ def _typed(value: Any, kind: type | tuple[type, ...]) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Return the start of a value from the network. The value may be deeply nested, long, or a number too big to
-    print."""
+    """Return the beginning of a value from the network, for a message. The value may be deeply nested or long, or a
+    number that is too big to print."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"
     return repr(value)[:60] if isinstance(value, (str, float, int, type(None))) else type(value).__name__
@@ -328,8 +328,8 @@ def _reported_of(item: Any) -> Reported:
 
 
 def bounded(failure: ProcessFailure) -> ProcessFailure:
-    """Return the failure as other nodes will see it. Long texts keep only their end. A cause keeps the start of its
-    stack, and other failures lose theirs."""
+    """Return the failure as other nodes will see it. Only the end of a long string is kept. If no other failure caused
+    this one, the start of its stack is kept; otherwise the stack is dropped."""
     values = {item.name: getattr(failure, item.name) for item in fields(failure)}
     texts = {name: value[-_LONGEST_TEXT:] for name, value in values.items() if isinstance(value, str)}
     tail = tuple(line[:_LONGEST_LINE] for line in failure.stderr_tail[-_TAIL_LINES:])

@@ -1,5 +1,5 @@
-"""Connection health: whether the store answers this node and, if it does not, since when and what follows. All
-functions are pure."""
+"""Connection health: whether the store answers this node and, if it does not, how long it has been silent and what the
+node must do. All functions are pure."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LATE = 0.5  # intervals; a node that checks a deadline later than this was susp
 
 @dataclass(frozen=True)
 class Connection:
-    """The health of one connection. In all methods, `asked` is when the unanswered operation began; None if there is
-    none.
+    """The health of one connection. In all methods, `asked` is the time at which the unanswered operation began, or
+    None if no operation is unanswered.
 
     Args:
         since: when the first failed attempt after the last answer began; None if the last attempt was answered.
@@ -29,7 +29,7 @@ class Connection:
         failures: how many attempts have failed since the node last had nothing left to do.
         retry_at: when the next attempt is due; None while attempts succeed.
         logged: whether the outage has been logged.
-        away_at: when a slow answer last showed that the store had been unavailable.
+        away_at: when a slow answer last showed that the store had been unavailable or this node suspended.
         extended: the time until which a node that was suspended waits for an answer before it stops its workers.
     """
 
@@ -47,8 +47,9 @@ class Connection:
         return self.outage is not None or self._slept(asked, now)
 
     def _slept(self, asked: Instant, now: Instant) -> bool:
-        """Return whether the answer took so long that the store was unavailable or this node was suspended. At most one
-        slow answer per failure timeout counts, because a store that is always slow is still available."""
+        """Return whether the answer took so long that the store was unavailable or this node was suspended. Only one
+        slow answer per failure timeout is treated in this way, because a store that is always slow is still
+        available."""
         timeout = self.settings.failure_timeout
         lately = self.away_at is not None and now - self.away_at < timeout
         return now - asked > _SLOW * timeout and not lately
@@ -59,8 +60,8 @@ class Connection:
         return replace(self, since=None, retry_at=None, extended=None, away_at=away_at)
 
     def failed(self, asked: Instant, outage: Exception | None, now: Instant) -> Connection:
-        """Record that the operation has failed. `outage` is set if the store was unreachable. Any other fault may also
-        mean an outage, because a third-party backend may raise its own errors."""
+        """Record that the operation has failed. `outage` is the error if the store was unreachable. Any other fault is
+        treated as a possible outage, because a third-party backend may raise its own errors."""
         failures = self.failures + 1
         return replace(
             self,
@@ -92,7 +93,8 @@ class Connection:
         return since is not None and now - since >= self._patience and not self.logged
 
     def next_look(self, asked: Instant | None, now: Instant) -> Instant:
-        """Return when to check for an outage again, because the thread that calls the store may hang."""
+        """Return when to check for an outage again. A check is needed because the thread that calls the store may
+        hang."""
         since = self.silent_since(asked)
         return later(now if since is None or now - since >= self._patience else since, self._patience)
 
@@ -108,8 +110,8 @@ class Connection:
         return due if self.extended is None else max(due, self.extended)
 
     def _due(self, since: Instant, grace: Duration) -> Instant:
-        """Return the deadline. The last answered heartbeat may be one interval older than `since`, the first failed
-        attempt."""
+        """Return the deadline. It is one interval early, because the last answered heartbeat may be one interval older
+        than `since`, when the first failed attempt began."""
         return later(since, self.settings.failure_timeout + grace - self.settings.keep_alive_interval)
 
     def fenced(self, asked: Instant | None, grace: Duration, now: Instant) -> tuple[Connection, bool]:

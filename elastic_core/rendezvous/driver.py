@@ -1,8 +1,9 @@
 """The driver, which performs the operations that a node requests and returns their outcomes. It decides nothing.
 
-The driver has up to three threads, each started when it is first needed. The operating thread asks the node for the
-next operation, performs it, and rests. Two watchers wait for changes in the store. One waits for changes to the state.
-The other waits for changes to the roster, but only while the node needs to know about them.
+The driver has up to three threads, each of which is started when it is first needed. The operating thread asks the node
+for the next operation and performs it, and rests when there is none. The other two threads are watchers, which wait for
+changes in the store: one for changes to the state, and one for changes to the roster. The second one waits only while
+the node needs to know about such changes.
 
 One lock guards the node. No thread holds it during a store operation, so callers get an immediate answer even while the
 store hangs.
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.node import Node
 
 T = TypeVar("T")
-_LONGEST_WAIT: Duration = 30.0  # bounds each wait for news, so that a watcher notices a lost connection
+_LONGEST_WAIT: Duration = 30.0  # limits each wait for a change, so that a watcher notices a lost connection
 _AFTER_ERROR: Duration = 1.0
 _MANY = 20
 _BREATH: Duration = 0.1  # for each thread to end, even after the deadline, in case the whole process was suspended
@@ -65,7 +66,7 @@ class Patience:
     linger: Duration = 5.0  # for all nodes to learn that the job is over, in the process that hosts the store
     closing: Duration = 10.0  # for the backend to close, which may have to stop a server
     ending: Duration = 2.0  # for the threads to end
-    pauses: Backoff = Backoff(first=0.01, longest=_AFTER_ERROR)  # after a notification that brought nothing new
+    pauses: Backoff = Backoff(first=0.01, longest=_AFTER_ERROR)  # pauses after notifications that brought nothing new
 
 
 class Driver:
@@ -80,7 +81,7 @@ class Driver:
         self._operations = Operations(backend)
         self._changed, self._due, self._rested = _conditions()
         self._listeners: list[Callable[[], None]] = []
-        self._outcomes: dict[int, list[Exception | None]] = {}  # for requests that a caller awaits; empty until settled
+        self._outcomes: dict[int, list[Exception | None]] = {}  # for requests that callers await; empty until settled
         self._threads: dict[str, threading.Thread] = {}
         self._stopping = False
         self._woken = False
@@ -133,7 +134,8 @@ class Driver:
         return bool(outcome)
 
     def wait(self, found: Callable[[Node, Instant], T | None], until: Callable[[Node], Instant | None]) -> T | None:
-        """Call `found` after every change until it returns a result. Returns None at `until` (None means no limit)."""
+        """Call `found` after every change until it returns a result. Returns None at the time that `until` returns
+        (None means no limit)."""
         with self._changed:
             while True:
                 now = self._clock.now()
@@ -159,8 +161,8 @@ class Driver:
         return closed and not any(thread.is_alive() for thread in threads)
 
     def drop(self) -> None:
-        """Abandon the threads in a forked child. They do not exist there, although one of them may have held the
-        lock."""
+        """Abandon the threads in a forked child. The threads do not exist in the child, but one of them may have held
+        the lock when the process forked."""
         (self._changed, self._due, self._rested), self._threads = _conditions(), {}
         self._stopping = self._dropped = True
 
@@ -281,9 +283,9 @@ class Driver:
                 self._pause(_MANY)
 
     def _wait_for_news(self, kind: str) -> bool:
-        """Wait for a change in the store, and then until the operating thread rests again. Without the second wait, the
-        backend would report the change again until the node has processed it. Returns whether the node failed to
-        process it."""
+        """Wait for a change in the store, and then wait until the operating thread rests again. Without the second
+        wait, the backend would report the same change repeatedly until the node had processed it. Returns True if the
+        node failed to process the change."""
         with self._changed:
             self._rested.wait_for(lambda: kind == _STATE or self._stopping or self._awaits_roster())
             before, token, lacking = self._known(kind), self._node.token, self._node.lacking
@@ -301,8 +303,8 @@ class Driver:
             return self._known(kind) == before
 
     def _awaits_roster(self) -> bool:
-        """Return whether to wait for the roster. That is so only while the node rests, because a read changes what to
-        wait for."""
+        """Return whether to wait for changes to the roster. A watcher waits only while the node rests, because each
+        read of the roster affects which change to wait for."""
         return self._resting and not self._woken and self._node.wants_roster
 
     def _note_news(self, kind: str) -> None:
@@ -315,7 +317,7 @@ class Driver:
 
     def _pause(self, useless: int) -> None:
         """Pause if the node could not process the change, because the store is unreachable or its data is unreadable.
-        Otherwise the threads would keep each other busy."""
+        Without the pause, the threads would keep waking each other."""
         if useless > 0:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping, self._patience.pauses.pause(useless))
@@ -329,7 +331,8 @@ class Driver:
 
 
 class Operations:
-    """Performs a node's operations on a backend, converting values to and from bytes. One thread uses it at a time."""
+    """Performs a node's operations on a backend, and converts values to and from bytes. Only one thread at a time may
+    use an instance."""
 
     def __init__(self, backend: RosterBackend) -> None:
         self._backend = backend
@@ -337,7 +340,7 @@ class Operations:
         self._seats = NOBODY
 
     def perform(self, operation: Operation) -> Any:
-        """Return the answer to the operation, as `effects` describes it. Raises the backend's errors."""
+        """Perform the operation and return its result, as described in `effects`. Raises the backend's errors."""
         try:
             if isinstance(operation, ReadState):
                 return self._state_of(self._backend.get_state())
@@ -383,8 +386,8 @@ class Operations:
         return tuple(Registration(item.key, self._entries[item.key, item.entry], item.beats) for item in found)
 
     def _decoded(self, key: str, data: bytes) -> Entry | None:
-        """Return the entry, or None if it is unreadable. The node of an unreadable entry cannot take part, but others
-        can."""
+        """Return the entry, or None if it is unreadable. A node whose entry is unreadable cannot take part, but other
+        nodes can."""
         if (key, data) in self._entries:
             return self._entries[key, data]
         try:
@@ -399,8 +402,9 @@ class Operations:
 
 
 def _conditions() -> tuple[threading.Condition, threading.Condition, threading.Condition]:
-    """Return three conditions that share a lock. The first means that something has changed, the second that there is
-    work to do, and the third that the node rests. They are separate so that a heartbeat does not wake any callers."""
+    """Return three conditions that share a lock. The first signals that something has changed, the second that there is
+    work to do, and the third that the node rests. The conditions are separate so that a heartbeat does not wake any
+    callers."""
     lock = threading.RLock()
     return threading.Condition(lock), threading.Condition(lock), threading.Condition(lock)
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class Registration(NamedTuple):
-    """One node's entry in the store. `entry` is None if it is unreadable; for `beats`, see `Announced`."""
+    """One node's entry as it is stored. `entry` is None if the stored entry is unreadable. For `beats`, see
+    `Announced`."""
 
     key: str
     entry: Entry | None
@@ -24,8 +25,8 @@ class Registration(NamedTuple):
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A value that is stored in place of the state. `others` is whether it may be the state of nodes with a different
-    secret or version of elastic-core. `secret` is whether this job has a secret."""
+    """A value that is stored in place of the state. `others` is True if the value may be the state of nodes that have a
+    different secret or version of elastic-core. `secret` is True if this job has a secret."""
 
     reason: str
     others: bool
@@ -37,13 +38,14 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class ReadState:
-    """Read the state. The answer is the state (None, a `State` or `Unreadable`) and the token of its write."""
+    """Read the state. The result is the state (None, a `State` or `Unreadable`) and the token of the write that stored
+    it."""
 
 
 @dataclass(frozen=True)
 class WriteState:
-    """Replace the state that `token` names. The answer is the resulting state, its token, and whether this operation
-    wrote it. The answer is None if the result is unknown."""
+    """Replace the state that `token` names. The result is the state that is stored afterwards, its token, and whether
+    this operation wrote it. The result is None if it is unknown which state is stored."""
 
     state: State
     token: Token | None
@@ -51,26 +53,26 @@ class WriteState:
 
 @dataclass(frozen=True)
 class ReadRoster:
-    """Read the roster. The answer is a tuple of registrations, oldest first."""
+    """Read the roster. The result is a tuple of registrations, oldest first."""
 
 
 @dataclass(frozen=True)
 class Announce:
-    """Announce the node's entry. The answer is roughly how many entries are older."""
+    """Announce the node's entry. The result is the approximate number of older entries."""
 
     entry: Entry
 
 
 @dataclass(frozen=True)
 class Withdraw:
-    """Withdraw an entry. The answer is None."""
+    """Withdraw an entry. The result is None."""
 
     key: str
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Send a heartbeat. The answer is the leader counter, or None."""
+    """Send a heartbeat. The result is the leader counter, or None if it was not read."""
 
     key: str
     leading: bool
@@ -79,8 +81,8 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class HandOver:
-    """Let another node serve the store. The agent can also request this. `heirs` lists the keys of the nodes that may
-    take over the store, in order. The answer is whether one of them has done so."""
+    """Let another node take over the store. The agent can also request this. `heirs` lists the keys of the nodes that
+    may take over the store, in order of precedence. The result is whether one of these nodes has taken it over."""
 
     heirs: tuple[str, ...]
     timeout: float
@@ -91,8 +93,8 @@ Operation = ReadState | WriteState | ReadRoster | Announce | Withdraw | Heartbea
 
 @dataclass(frozen=True)
 class Idle:
-    """The node has nothing to do until `until` or until the state changes. If `roster`, a change to the roster also
-    ends the rest."""
+    """The node has nothing to do before the time `until`, unless the state changes. If `roster` is True, a change to
+    the roster also ends the rest."""
 
     until: Instant
     roster: bool = False
@@ -107,7 +109,8 @@ class ChangeState:
     nothing left to change. The node calls it again if another node writes at the same time.
 
     Args:
-        later: what the node reports in its entry instead if the round is over; see `Reported`.
+        later: the fields of `Reported` that the node sets in its entry, instead of writing the state, if the round is
+            already over.
     """
 
     change: Callable[..., State]
@@ -117,7 +120,7 @@ class ChangeState:
 
 @dataclass(frozen=True)
 class Retire:
-    """Withdraw the entry once all earlier requests are done, unless the node wants another round by that time."""
+    """Withdraw the entry once all earlier requests are done, unless the node wants another round by then."""
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 _DOUBTFUL = 0.5  # failure timeouts of silence, after which a node recounts the nodes that precede it
-_ENOUGH = 2  # observations of a counter that has stopped
-_MOST_FAULTS = 3  # consecutive failures of a leader's work
+_ENOUGH = 2  # observations after which a counter is considered stopped
+_MOST_FAULTS = 3  # consecutive failures of a leader's work after which the node stops leading
 _BARRED = 10  # failure timeouts for which a node that has failed as a leader does not lead again
 
 
 def position(state: State, key: str, older: int) -> int:
-    """Return the node's place in the succession order, from 0. Live members that are staying and still working come
-    first, in rank order. All other nodes follow by age. `older` is roughly how many entries are older."""
+    """Return the node's place in the succession order, from 0. Live members that are still working and were not asked
+    to leave come first, in rank order. All other nodes follow by age. `older` is the approximate number of older
+    entries."""
     out = {key: rank for key in _out(state) if (rank := state.rank(key)) is not None}
     rank = state.rank(key)
     if rank is None or key in out:
@@ -52,7 +53,7 @@ class Election:
         older: roughly how many entries of waiting nodes are older than this node's.
         recount: whether `older` may be out of date.
         stepping_in: why this node is about to take the lead; empty if it is not.
-        succession_read: whether this node, about to take the lead, has read which nodes precede it.
+        succession_read: whether this node, if it is about to take the lead, has read which nodes precede it.
         counter: the leader counter when it was last seen.
         doubted: whether this node has counted `older` again during this silence.
         vacant_since: when the backend first reported that the leader had left.
@@ -93,8 +94,8 @@ class Election:
         return replace(self, leading=False, stepping_in="", succession_read=False, faults=0)
 
     def counted(self, value: int | None, now: Instant, place: int) -> Election:
-        """Record that this node, which leads or is about to lead, has incremented the counter. If two nodes increment
-        it, the later one in succession order steps back."""
+        """Record that this node, which leads or is about to lead, has incremented the counter. If another node
+        increments it as well, the one that is not first in the succession order steps back."""
         others = self.leading and self.counter is not None and value is not None and value > self.counter.value + 1
         counter = None if value is None else Counter(value, now)
         return replace(self, counter=counter, leading=self.leading and not (others and place > 0))
@@ -118,8 +119,8 @@ class Election:
         return self if self.counter is None else replace(self, counter=self.counter.after_outage(0, now))
 
     def leader_left(self, vacant: bool, now: Instant, place: int) -> Election:
-        """Record whether the backend saw the leader leave. If it did, the next node in line need not wait for silence,
-        and the nodes after that one wait longer."""
+        """Record whether the backend has seen the leader leave. If it has, the next node in line need not wait until
+        the leader has been silent for long enough, and each node after that one waits somewhat longer."""
         if self.leading or not vacant:
             return self if self.vacant_since is None else replace(self, vacant_since=None)
         since = now if self.vacant_since is None else self.vacant_since
@@ -133,7 +134,7 @@ class Election:
 
     def failed(self, now: Instant) -> Election:
         """Record that part of the leader's work has failed although the store answers. After a few failures in a row,
-        this node lets other nodes try."""
+        this node stops leading, so that another node can try."""
         if not self.leading:
             return self
         if self.faults + 1 < _MOST_FAULTS:

@@ -50,24 +50,24 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.effects import Request
     from elastic_core.rendezvous.model import State
 
-_PROBE: Duration = 2.0  # seconds for another node to answer at all
+_PROBE: Duration = 2.0  # seconds that another node has to answer a probe
 _PROBE_AGAIN: Duration = 30.0  # between probes by a node that cannot reach members of the round
 _MOST_PROBED = 64
 _SEEING_NODES = 64  # with more nodes, a waiting node does not read the roster for every `progress`
 
 
 class DynamicRendezvousHandler(RoundHandler):
-    """Forms rounds over a backend.
+    """Forms rounds by means of a backend.
 
     Args:
         node: describes this node to other nodes.
         stores: provides each round's store.
-        incarnation: unique for each start of this node's agent (default: a random text).
+        incarnation: unique for each start of this node's agent (default: a random string).
         name: the name by which the backend was selected (default: the backend's own).
         seal: signs what the node writes (default: nothing is signed).
 
     Raises:
-        ConfigurationError: other nodes could not read one of the node's names.
+        ConfigurationError: one of the node's names is not in a form that other nodes can read.
     """
 
     def __init__(
@@ -114,7 +114,8 @@ class DynamicRendezvousHandler(RoundHandler):
         node: described.Node | None = None,
         stores: RoundStores | None = None,
     ) -> DynamicRendezvousHandler:
-        """Create a handler for `backend`. The arguments and their order are torch's, up to `keep_alive_max_attempt`.
+        """Create a handler for `backend`. Up to `keep_alive_max_attempt`, the arguments and their order are the same as
+        in torch.
 
         Args:
             store: holds the rounds' stores, each under a separate prefix.
@@ -158,7 +159,7 @@ class DynamicRendezvousHandler(RoundHandler):
 
     @property
     def seal(self) -> HmacSeal:
-        """The seal that signs this node's values and counts unsigned values."""
+        """The seal, which signs this node's values and counts the values that it finds without a valid signature."""
         return self._seal
 
     @property
@@ -189,8 +190,8 @@ class DynamicRendezvousHandler(RoundHandler):
             self._driver.tell(partial(Node.reaches, unreachable=unreachable))
 
     def _come_to(self, found: Callable[[Node], State | None], until: Instant | None = None) -> State | None:
-        """Wait until `found` returns a state. Returns None at `until`. Raises RendezvousError if `found` can never
-        succeed."""
+        """Wait until `found` returns a state. Returns None at the time `until`. Raises RendezvousError if `found` can
+        never return a state."""
 
         def look(node: Node, now: Instant) -> State | None:
             obstacle = node.obstacle(now)
@@ -245,8 +246,9 @@ class DynamicRendezvousHandler(RoundHandler):
         self._carry_out(lambda node: node.close(reason, succeeded))
 
     def num_nodes_waiting(self) -> int:
-        """Return how many waiting nodes the next round has room for. The leader knows this from its last heartbeat;
-        other nodes read the roster now. Raises RendezvousConnectionError if the store does not answer."""
+        """Return how many waiting nodes the next round has room for. The leader knows this number from its last
+        heartbeat. Any other node reads the roster now. Raises RendezvousConnectionError if the store does not
+        answer."""
         if not self._leads():
             self._carry_out(lambda node: node.request(RefreshRoster()))
         return self._driver.ask(lambda node, now: node.waiting())
@@ -302,11 +304,12 @@ class DynamicRendezvousHandler(RoundHandler):
         try:
             self._driver.carry_out(lambda node: node.hand_over(patience), 2 * patience + self._patience.answer)
         except RendezvousError as error:  # other nodes then react as if this one were lost
-            get_logger().warning("rendezvous fault", reason=f"the store was not handed over: {error}")
+            get_logger().warning("rendezvous fault", reason=f"could not hand over the store to another node: {error}")
         return not self._backend.hosts_store
 
     def _nobody_stays(self) -> bool:
-        """Return whether all other nodes were asked to leave as well. They then need no store after this one."""
+        """Return whether all other nodes were also asked to leave. If so, no node needs the store after this one has
+        left."""
         if self._driver.ask(lambda node, now: node.heirs):
             return False
         known = self._driver.carry_out(lambda node: node.request(RefreshRoster()), self._patience.answer)
@@ -388,13 +391,13 @@ def _in_order(policy: RankPolicy, candidates: Sequence[described.Candidate]) -> 
             return found
         reason = f"expected the same {len(given)} nodes in a new order, found {len(found)} nodes"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
-        reason = f"it broke: {type(error).__name__}: {error}"
+        reason = f"it raised {type(error).__name__}: {error}"
     get_logger().warning("plugin failed", part="rank policy", reason=f"{reason}; the nodes keep their ranks")
     return given
 
 
 def _checked(entry: Entry) -> Entry:
-    """Return the entry unchanged. Raises ConfigurationError if other nodes could not read it."""
+    """Return the entry unchanged. Raises ConfigurationError if other nodes would not be able to read the entry."""
     try:
         check_entry(entry)
     except ValueError as error:

@@ -10,10 +10,11 @@
    new host's machine and is free, the new host serves a pointer store at that address. Otherwise it writes a marker
    into the store that another node has started there.
 
-If no heir takes over in time, the host writes that the store stays, and the nodes begin a new epoch in it. The nodes
-also begin one if a marker leads back to the same store, or to an address where no store answers and whose host has
-stopped checking its pointer here. Such a host may only have been cut off. When the host finds that nodes have continued
-at the endpoint without it, it ends its own epoch with a marker that leads there.
+If no heir takes over in time, the host records that the store stays where it is, and the nodes begin a new epoch in it.
+The nodes also begin a new epoch in two other cases: if a marker leads back to the same store, or if it leads to an
+address where no store answers and the host of that store has stopped checking its pointer here. Such a host may merely
+have been cut off. When it finds that nodes have continued at the endpoint without it, it ends its own epoch with a
+marker that leads to the endpoint.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.backend import Seal
     from elastic_core.rendezvous.store_connection import StoreConnection
 
-HEIR_PATIENCE: Duration = 0.5  # for the previous heir to take over
-POINTER_PATIENCE: Duration = 12.0  # for a store's host to check its pointer again
+HEIR_PATIENCE: Duration = 0.5  # time for the previous heir to take over
+POINTER_PATIENCE: Duration = 12.0  # time within which a store's host checks its pointer again
 _PAUSES = Backoff(first=0.05, longest=5.0)
 _LAST: Duration = 1.0
 _NEVER = "elastic/never"  # a key that no node writes
@@ -75,14 +76,15 @@ class StoreMover(Protocol):
         ...
 
     def at_the_endpoint(self) -> Iterable[StoreConnection]:
-        """Return connections to the stores at the endpoint, except the current store. If an address belongs to this
-        machine and is free, start a store there first. A store started here is returned once, and stops on `close`."""
+        """Return connections to the stores at the endpoint, except the current store. If an address of the endpoint
+        belongs to this machine and is free, start a store there first. A store that was started in this way is returned
+        only once, and stops on `close`."""
         ...
 
 
 def turn(heirs: Sequence[str], own: Iterable[str], listed: bool) -> int | None:
-    """Return how many heirs precede the node with these keys, or None if it is not an heir. Nodes at the endpoint come
-    first, because new nodes look for the store there."""
+    """Return how many heirs precede the node with the keys `own`, or None if the node is not an heir. Nodes at the
+    endpoint come first, because new nodes look for the store there."""
     place = next((place for place, key in enumerate(heirs) if key in set(own)), None)
     return place if place is None or listed else place + len(heirs)
 
@@ -138,7 +140,7 @@ class Pointer:
             add(connection.store, keys.pointed, 1)
             if not pointed:
                 self._check_other_state(connection, Versions(keys, self._seal, observes=True))
-        except Exception as error:  # noqa: BLE001 - that store has ended or is corrupt; try again later
+        except Exception as error:  # noqa: BLE001 - that store has stopped or is corrupt, so try again later
             get_logger().debug("store not pointed at", endpoint=connection.where, reason=str(error))
 
     def _check_other_state(self, connection: StoreConnection, versions: Versions) -> None:
@@ -165,5 +167,5 @@ class Pointer:
                 connections[0].fetch(_NEVER, pause, self._closed)
             else:
                 self._closed.wait(pause)
-        except Exception:  # noqa: BLE001 - it has ended
+        except Exception:  # noqa: BLE001 - the store has stopped
             return

@@ -1,13 +1,13 @@
 """Lifelines: how an agent learns, immediately and without the store, that another agent has ended.
 
-Each agent listens on its own port and accepts no connections. Each member of a round connects to the next one. The
-kernel completes the connection, and closes it when the last process that has the listening socket open has ended. That
-is the agent or, if the agent was killed, the guardian, which keeps the socket open until the agent's workers have
-ended. Neither side sends anything.
+Each agent listens on its own port, but never accepts a connection. Each member of a round connects to the next member's
+port. The kernel completes the connection, and closes it when the last process that has the listening socket open has
+ended. This last process is the agent or, if the agent was killed, the guardian, which keeps the socket open until the
+agent's workers have ended. Neither side sends anything.
 
 A closed connection proves nothing, and neither does a failed attempt to reconnect, because the network may be down. But
 if the machine *refuses* the new connection, the machine is running and no process is listening on the port any more.
-Only a refusal counts, and only from a machine to which this agent was connected before.
+Only such a refusal is treated as proof, and only if this agent was connected to the machine before.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
     from elastic_core.rendezvous.seats import Seat
 
-_ANSWER: Duration = 2.0  # seconds for the other machine to answer
+_ANSWER: Duration = 2.0  # seconds that the other machine has to answer
 _QUIET = 60  # seconds between the kernels' keepalive packets, because firewalls drop idle connections
-_MOST_ENDS = 8  # connections to one seat that may end before this agent gives up
-_WAITING = 64  # the length of the queue of connections, none of which is accepted
+_MOST_ENDS = 8  # the number of connections to one seat that may end before this agent stops watching it
+_WAITING = 64  # the length of the queue of incoming connections, which are never accepted
 
 
 class Lifeline:
@@ -47,7 +47,7 @@ class Lifeline:
         self._open = False
         self._changed = threading.Condition()
         self._seat: Seat | None = None
-        self._turn = self._taken = 0  # how often the member changed, and the last such number that the thread saw
+        self._turn = self._taken = 0  # how often the member changed, and how many changes the thread saw
         self._connection: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -59,8 +59,9 @@ class Lifeline:
         return -1 if self._own is None else self._own.fileno()
 
     def listen(self, address: str) -> int:
-        """Listen on the address, and close older connections; the agent that watches this one then reconnects. Returns
-        the port, or 0 if listening fails. Other nodes then learn from missing heartbeats that this agent has ended."""
+        """Listen on the address, and close older connections, so that the agent that watches this one reconnects.
+        Returns the port, or 0 if listening fails. If it fails, other nodes learn only from missing heartbeats that this
+        agent has ended."""
         if self._own is None or self._closed:
             return 0
         try:
@@ -129,8 +130,8 @@ class Lifeline:
                 met = self._follow(seat, turn, met)
 
     def _follow(self, seat: Seat, turn: int, met: str) -> str:
-        """Watch a member until its agent has ended, this agent gives up, or it is time to watch another member. Returns
-        the key of the last member to which this agent was connected."""
+        """Watch a member until its agent has ended, this agent gives up, or this agent has to watch another member.
+        Returns the key of the last member to which this agent was connected."""
         for _ in range(_MOST_ENDS):
             try:
                 self._hold(seat, turn)

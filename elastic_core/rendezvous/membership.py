@@ -1,4 +1,4 @@
-"""A node's membership: the round that it is in or wants, and what the state means for the node. All functions are
+"""A node's membership: the round that the node is in or wants, and what the state means for the node. All functions are
 pure."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class JoinStatus(enum.Enum):
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether another round has to end first, however long that takes."""
+        """Whether the node has to wait, for as long as it takes, until another round ends."""
         return self in (JoinStatus.WAITING, JoinStatus.SPARE)
 
 
@@ -61,8 +61,8 @@ def join_status(state: State, key: str, after: RoundId, max_nodes: int) -> JoinS
 
 def missed(state: State, key: str, after: RoundId) -> RoundId | None:
     """Return the last round if the node, which wants a round newer than `after`, has missed it; otherwise return None.
-    A node has missed a round if it is not a member or if the round ended before the node read the state. It must then
-    announce that it wants a newer round, because its entry is out of date."""
+    A node has missed a round if it is not a member or if the round ended before the node read the state. Its entry is
+    out of date in that case, so it must announce that it wants a newer round."""
     running = state.open and state.seated(key)
     return state.round if state.round != after and not running else None
 

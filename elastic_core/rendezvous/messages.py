@@ -1,5 +1,5 @@
-"""A node's messages to users: why it gets no round, why it leaves its round, and which nodes are missing. All functions
-are pure."""
+"""A node's messages to users: why the node gets no round, why it leaves its round, and which nodes are missing. All
+functions are pure."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _MOST_NAMES = 8
 
 
 def no_answer(outage: Exception | None, fault: Exception | None, seconds: Duration) -> RendezvousConnectionError:
-    """Return the error for a store that did not answer. `outage` and `fault` are the reasons that the node knows, if
-    any."""
+    """Return the error for a store that did not answer. `outage` and `fault` are the reasons, if the node knows
+    them."""
     if isinstance(outage, RendezvousConnectionError):
         return outage
     reason = f": {type(fault).__name__}: {fault}" if fault else ""
@@ -56,7 +56,7 @@ def no_place(
     state: State, status: JoinStatus, key: str, run_id: str, was_closed: bool, has_run: bool = False
 ) -> RendezvousError:
     """Return the error for a node that gets no round because the job is closed or the node is drained or refused.
-    `was_closed` is whether the job was already closed when the node asked for its first round. `has_run` is whether the
+    `was_closed` is True if the job was already closed when the node asked for its first round. `has_run` is True if the
     node has been in a round."""
     if status is JoinStatus.DRAINED:
         return (DrainedError if has_run else RendezvousGracefulExitError)(DRAINED)
@@ -102,8 +102,8 @@ def fenced(seconds: Duration, failure_timeout: Duration, outage: Exception | Non
 def progress(
     state: State | None, gathering: Wait | None, roster: Roster, settings: RendezvousSettings, key: str
 ) -> str:
-    """Return one line about which nodes have joined and which are missing. The line is empty if the node does not
-    know."""
+    """Return a line that names the nodes that have joined and those that are missing. The line is empty if the node
+    does not know."""
     if state is None:
         return f"connecting to the store at {settings.endpoint}" if settings.endpoint else "connecting to the store"
     if state.open and state.seated(key):
@@ -136,7 +136,7 @@ def _work_left(state: State, roster: Roster) -> str:
 
 
 def first_names(names: Sequence[str]) -> str:
-    """Return the first eight names as text."""
+    """Return the first eight names, and the number of the remaining ones, as a string."""
     shown = ", ".join(names[:_MOST_NAMES])
     more = len(names) - _MOST_NAMES
     return f"{shown} and {more} more" if more > 0 else shown

@@ -1,7 +1,7 @@
 """The state on which the nodes agree, and the entry that each node announces.
 
 Only the functions in this module change the state. Each is pure, and returns the next state, or the same object if
-nothing changes, so that a node can repeat a change whose answer was lost.
+nothing changes, so that a node can repeat a change if it does not know whether the change was written.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class RoundId(NamedTuple):
-    """Identifies a round. A number alone cannot, because numbers are reused after a store has lost its data. The id is
-    false before the first round, and its text form is the number.
+    """Identifies a round. The round's number alone is not enough, because numbers are reused after a store has lost its
+    data. The id of a job that has had no round yet is falsy, and `str` returns the number.
 
     Args:
         number: the round's number, counted from 1; 0 before the first round.
@@ -57,7 +57,7 @@ class Report:
     """One node's report of its failed workers.
 
     Args:
-        certain: whether the loss of a peer was certainly not the cause.
+        certain: whether it is certain that the loss of a peer was not the cause.
         number: counts the node's reports; a later report replaces an earlier one.
     """
 
@@ -71,7 +71,7 @@ class Report:
 @dataclass(frozen=True)
 class Reported:
     """A node's report about a round that another node has already ended. The report is part of the node's entry. The
-    leader copies it to the state, so that one write suffices if many nodes fail or leave at the same time.
+    leader copies the report to the state, so that a single write suffices if many nodes fail or leave at the same time.
 
     Args:
         failure: the report of the node's failed workers, if any.
@@ -87,7 +87,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Entry:
-    """The entry that a node announces, under a key that no other node writes.
+    """The entry that a node announces under its key. No other node writes to that key.
 
     Args:
         key: the node's name and an incarnation, unique for each start of an agent.
@@ -202,7 +202,8 @@ class State:
         seats: that round's members in rank order.
         gone: keys of members that have been lost or have left since the round formed.
         done: keys of members whose workers have succeeded.
-        draining: keys of nodes that were asked to leave, each with the seconds that its workers get at most, or None.
+        draining: keys of nodes that were asked to leave, each with the maximum number of seconds that its workers get,
+            or None if the user has set none.
         end: how the most recently ended round ended; kept while the next round runs.
         restarts: how many failures have been forgiven so far.
         max_restarts: how many failures are forgiven: the highest number that any member of the last round allows.
@@ -245,7 +246,8 @@ class State:
 
     @property
     def progress(self) -> tuple[int, bool, bool, int, int]:
-        """A value that grows with every change. A store that contains a smaller value than before has lost data."""
+        """A value that grows with every change. If a store's state has a smaller value than before, the store has lost
+        data."""
         return self.round.number, self.closed is not None, not self.open, self.restarts, self.serial
 
     @functools.cached_property
@@ -274,8 +276,8 @@ def formed(
     state: State, seats: Iterable[Seat], max_restarts: int, reason: str, announced: Collection[str] = ()
 ) -> State:
     """Return the state with the next round. The node that writes the state adds the round's identifier. `announced`
-    holds the keys of all entries. Drained and refused nodes without an entry are forgotten, except drained members of
-    the last round, which may merely be cut off."""
+    holds the keys of all entries. The state drops drained and refused nodes that have no entry, except for drained
+    members of the last round, which may merely be cut off."""
     taken = Seats.of(seats)
     return replace(
         state,
@@ -292,8 +294,8 @@ def formed(
 
 
 def ended(state: State, cause: Cause, by: str, reason: str, gone: tuple[str, ...] = ()) -> State:
-    """End the round because its membership changes. If the round has already ended, only add to the members that are
-    gone."""
+    """End the round because its membership changes. If the round has already ended, only add `gone` to the members that
+    are gone."""
     if state.closed or not state.round:
         return state
     out = {*state.gone, *state.done}
@@ -304,9 +306,9 @@ def ended(state: State, cause: Cause, by: str, reason: str, gone: tuple[str, ...
 
 
 def failed(state: State, round_id: RoundId, report: Report) -> State:
-    """End the round for all nodes because a node's workers failed in it. A node's second report replaces its first.
-    Several nodes' reports about one round use a single restart. A failure in a round that has already ended for another
-    reason is a consequence, and is not recorded."""
+    """End the round for all nodes because a node's workers failed in it. A node's second report replaces its first. If
+    several nodes report failures in one round, these failures use only one restart. A failure in a round that has
+    already ended for another reason is a consequence of that end, and is not recorded."""
     if state.closed or state.round != round_id or not state.seated(report.key):
         return state
     if state.open:
@@ -321,8 +323,8 @@ def failed(state: State, round_id: RoundId, report: Report) -> State:
 
 
 def _is_new(report: Report, end: End) -> bool:
-    """Return whether the report adds to what is known about the end. A node may find out later that its failure did not
-    follow from a loss after all. If there are too many reports, the certain ones are kept."""
+    """Return whether the report adds information about how the round ended. A node may find out later that its failure
+    was not caused by the loss of another node. If there are too many reports, the certain ones take precedence."""
     known = next((other for other in end.reports if other.key == report.key), None)
     if known is None:
         full = len(end.reports) >= MOST_REPORTS
@@ -356,8 +358,8 @@ def counted_failure(state: State, incurable: bool = False) -> State:
 
 
 def followed(state: State, cause: Cause, by: str, reason: str) -> State:
-    """Record that the failure that ended the round followed from the loss of a member, so that it uses no restart. The
-    reports are kept, because they show users what the loss caused."""
+    """Record that the failure that ended the round was caused by the loss of a member, and therefore uses no restart.
+    The reports are kept, because they show users what the loss caused."""
     end = state.end
     if state.closed or end is None or not end.cause_unclear:
         return state
@@ -373,8 +375,8 @@ def why(report: Report) -> str:
 
 
 def first_failures(state: State) -> Mapping[int, ProcessFailure]:
-    """Return the worker failures that ended the last round, by global rank. Failures from certain reports come first
-    and, within a report, failures that no other failure caused."""
+    """Return the worker failures that ended the last round, by global rank. Failures from certain reports come first.
+    Within a report, failures that were not caused by another failure come first."""
     reports = sorted(state.end.reports if state.end else (), key=lambda report: not report.certain)
     causes_first = (sorted(report.failures, key=lambda failure: failure.caused_by is not None) for report in reports)
     return {failure.global_rank: failure for failures in causes_first for failure in failures}
@@ -401,8 +403,8 @@ def succeeded(state: State, keys: Collection[str], round_id: RoundId) -> State:
 
 
 def drained(state: State, key: str, within: Duration | None = None) -> State:
-    """Record that a user has asked a node to leave, and how many seconds its workers get at most. If that node's
-    workers are running, the leader ends the round. A second request for the same node has no effect."""
+    """Record that a user has asked a node to leave, and the maximum number of seconds that its workers get (`within`).
+    If that node's workers are running, the leader ends the round. A second request for the same node has no effect."""
     if state.closed or key in state.draining:
         return state
     return replace(state, draining={**state.draining, key: within})
@@ -423,10 +425,10 @@ def closed(state: State, by: str, reason: str, succeeded: bool) -> State:
 
 def recovered(known: State, found: State, runs: bool = True) -> State:
     """Return the state that the store should contain after a node that knows the state `known` has read `found`. The
-    result is `found` unless the store has lost data. Then it is the later of the two states, but the end of the job and
-    the restarts used are always kept. The end of an earlier job with the same id is ignored. If another node has
-    started the job over and its round is running, only a node that still `runs` the known round overrules that
-    round."""
+    result is `found` unless the store has lost data. If it has, the result is the later of the two states, except that
+    the end of the job and the number of used restarts are always kept. The end of an earlier job with the same id is
+    ignored. If another node has started the job over and its round is running, only a node that still `runs` the known
+    round overrules the new round."""
     if found.closed:
         return found if known.closed or not known.round or known.origin == found.origin else known
     overrules = runs or not found.open or found.origin == known.origin

@@ -3,7 +3,7 @@ store, threads or randomness. The driver calls the node with the time on this ma
 
 - when the agent makes a request (`begin`, `want`, `fail`, `succeed`, `leave`, `close`, ...),
 - when the store reports a change (`state_changed`, `roster_changed`),
-- when the operation that the node asked for has an outcome (`answered`, `broke`).
+- when the operation that the node asked for has succeeded or failed (`answered`, `broke`).
 
 `next` returns one operation on the backend, or a rest. The node is level-triggered, not edge-triggered: it knows which
 entry should be stored and which requests it should carry out. After a lost answer, an outage or a refused write, it
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 _IDLE: Duration = 5.0  # the longest rest for a node that wants nothing
-_HEARD: Duration = 0.5  # time for the leader to write a node's report, per place in the succession order
+_HEARD: Duration = 0.5  # how long a node waits for the leader to write its report, per place in the succession order
 _MOST_PLACES = 4
 _ATTEMPTS = 3  # refused writes after which a leaving node no longer tries to write its own departure
 _AFTER: Duration = 0.01  # requests are retried slightly later than everything else, so as not to block it
@@ -181,9 +181,9 @@ class Node:
         self._hurry()
 
     def _give_up_round(self) -> None:
-        """End the last round if this node asks for a new one while that round is still running, because programs
-        written for torch's handlers never report failures. Does nothing if the node has reported or, unless it was cut
-        off, if the round is over."""
+        """End the last round if this node asks for a new one while that round is still running. This is needed because
+        programs written for torch's handlers never report failures. Does nothing if the node has reported a failure.
+        Also does nothing if the round is over, unless the node was cut off."""
         name, round_id, cut_off = self.entry.node, self.membership.round, self.membership.cut_off
         if round_id:
             reason = f"{name} was cut off from the store" if cut_off else f"{name} wants a new round"
@@ -215,14 +215,14 @@ class Node:
             self._hurry()
 
     def leave(self, reason: str) -> Request:
-        """Leave the job for good, and stop joining. The node's entry stays in the store for as long as its workers may
-        run, because other nodes wait for the workers to stop. Returns a request that is settled once other nodes can
-        learn of the departure."""
+        """Leave the job for good, and stop joining. The node's entry stays in the store for as long as the node's
+        workers may be running, because other nodes wait for the workers to stop. Returns a request that is settled once
+        other nodes can learn of the departure."""
         request = self._depart(reason)
         return request if self.membership.running else self._retire()
 
     def retire(self, reason: str) -> Request:
-        """Leave the job like `leave`, but when no workers are running here any more."""
+        """Leave the job like `leave`, but also withdraw the entry, because no workers are running here any more."""
         self._depart(reason)
         return self._retire()
 
@@ -247,7 +247,8 @@ class Node:
         return self.state is not None
 
     def linger(self) -> None:
-        """If the job is over or all nodes leave, check whether others still need the store in this process."""
+        """If the job is over or all nodes are leaving, check whether other nodes still need the store in this
+        process."""
         state = self.state or State()
         over = state.closed is not None or (not self.heirs and any(key != self.key for key in state.draining))
         self.lingers = self.connection.outage is None and over
@@ -255,7 +256,8 @@ class Node:
 
     @property
     def heirs(self) -> tuple[str, ...]:
-        """The nodes that stay if this one leaves, as far as it knows: members first, then nodes that wait."""
+        """The keys of the nodes that, as far as this node knows, will stay if it leaves: first members, and then
+        waiting nodes."""
         state = self.state or State()
         out = {self.key, *state.draining}
         keys = dict.fromkeys((*state.busy, *(entry.key for entry in waiting(self.seen.roster, state))))
@@ -327,8 +329,8 @@ class Node:
             self._beaten(operation, answer, now)
 
     def broke(self, error: Exception, now: Instant) -> None:
-        """Process the failure of the operation that `next` returned. Everything that the node has read may now be out
-        of date."""
+        """Process the failure of the operation that `next` returned. After it, everything that the node has read may be
+        out of date."""
         _, asked = self._end_operation(now)
         self._state_stale = self._roster_stale = True
         self._looks, self._looking = (*self._looking, *self._looks), ()
@@ -340,7 +342,7 @@ class Node:
         if outage is None:
             self._log_fault(error)
         else:
-            self._unregister()  # by the time the store answers again, it may have lost its data
+            self._unregister()  # by the time that the store answers again, it may have lost its data
             self._extend_join(now)
         self.connection = self.connection.failed(asked, outage, now)
         if self._asked_for == "request":
@@ -394,7 +396,7 @@ class Node:
         self._adopt_state(state, token, now)
 
     def _pass_over(self, found: Unreadable, token: Token | None, now: Instant) -> None:
-        """Handle a state that something else has overwritten; see `repair`."""
+        """Handle a value that something else has written in place of the state; see `repair`."""
         first = self.repair.since is None
         self.repair, remedy = self.repair.sees(found, self.state, now)
         if remedy is Remedy.PASS_OVER:
@@ -429,7 +431,7 @@ class Node:
 
     def _follow(self) -> None:
         """Become a member of the round that this node wants, if that round has formed. If the round was formed from an
-        older entry with another address, the node has to end it."""
+        older entry of this node, with another address, the node has to end the round."""
         state = self.state
         if not self.membership.joins or state is None:
             return
@@ -489,8 +491,8 @@ class Node:
         self._judge(now)
 
     def _on_succession_read(self, keys: list[str], now: Instant) -> None:
-        """Presume that the first node in line before this one is lost, because it should have taken the lead and has
-        not. If that node's heartbeats continue, it is alive but cannot lead."""
+        """Presume that the first of the nodes that precede this one is lost, because it should have taken the lead and
+        has not. If its heartbeats continue, it is alive but cannot lead."""
         state = self.state or State()
         line = [key for key in state.busy if key not in state.draining]
         seated = set(line)
@@ -516,8 +518,8 @@ class Node:
             self.election = self.election.lead_lost()
 
     def _beaten(self, operation: Heartbeat, count: int | None, now: Instant) -> None:
-        """Process the answer to a heartbeat. A leader also reads the roster then, so that it checks all heartbeats once
-        per interval."""
+        """Process the result of a heartbeat. A leader also reads the roster after each of its heartbeats, so that it
+        checks the heartbeats of all nodes once per interval."""
         self._roster_stale = True
         election, place = self.election, self._place
         if election.stepping_in and operation.leading:
@@ -538,9 +540,9 @@ class Node:
         self._unregister()
 
     def _unregister(self) -> None:
-        """Mark the entry as one that has to be written again. The old entry may still say that the node waits for the
-        round that it is now in. If the store has lost that round, the node would get a seat in another one while its
-        workers run."""
+        """Record that the entry has to be written again, and bring it up to date first. The old entry may still
+        announce that the node waits for the round that it is now in. If the store has lost that round, such an entry
+        would give the node a seat in another round while its workers are still running."""
         self.registered = None
         if self._stored_before is None or not self.membership.round:
             return
@@ -634,7 +636,7 @@ class Node:
 
     def _serve(self, now: Instant) -> Operation | None:
         """Work on the first pending request. The node reports a failure before it announces that it is ready for the
-        next round; otherwise the round would end for another reason."""
+        next round. Otherwise, the current round would end for another reason."""
         while self._requests and now >= self._requests_at:
             request = self._requests[0]
             self._asked_for = "request"
@@ -683,7 +685,7 @@ class Node:
         return None
 
     def _counted(self, changed: State) -> State:
-        """Return the changed state with its serial number. A new round gets an id that no other write has."""
+        """Return the changed state with its serial number. A new round gets an id that no other write has used."""
         if changed.round.number > (self.state or State()).round.number:
             self._rounds_formed += 1
             changed = replace(changed, round=changed.round._replace(by=f"{self.key}.{self._rounds_formed}"))
@@ -718,7 +720,7 @@ class Node:
     def _step_in(self) -> Operation | None:
         """Increment the leader counter before writing anything, because a write may move the next node up in the
         succession order, and that node must not find a stopped counter."""
-        is_next = self._place == 1  # it must know whether the first node sends heartbeats
+        is_next = self._place == 1  # this node must know whether the first node sends heartbeats
         recounts = self.election.recount and (is_next or ordered_by_age(self.state or State(), self.key))
         if self.registered is None or not (self.election.stepping_in or recounts):
             return None
@@ -752,8 +754,8 @@ class Node:
         return None if dead is None else Withdraw(dead)
 
     def _leaves_to_leader(self, state: State) -> bool:
-        """Return whether the leader, not this node, should write which agents have ended. That is so if the round is
-        already over and the leader's own agent has not ended."""
+        """Return whether the leader, rather than this node, should record in the state which agents have ended. This is
+        the case if the round is already over and the leader's own agent has not ended."""
         first = next((key for key in state.busy if key not in state.draining), None)
         return not (state.open or self.election.leading or first in (None, self.key) or first in self.seen.ended)
 
@@ -796,9 +798,9 @@ class Node:
 
     @property
     def lacking(self) -> int:
-        """How many announcements wake the leader while nodes gather. It is half of those still missing, so that a
-        thousand nodes wake the leader ten times, not a thousand times. The leader also reads the roster with every
-        heartbeat."""
+        """How many new announcements it takes to wake the leader while nodes are joining. The number is half of the
+        announcements that are still missing, so that a thousand nodes wake the leader ten times and not a thousand
+        times. The leader also reads the roster with every heartbeat."""
         wait = self.gathering
         if wait is None or self.lingers or (self.state is not None and self.state.open):
             return 1
@@ -836,8 +838,8 @@ class Node:
 
     @property
     def join_deadline(self) -> Instant | None:
-        """When the node stops waiting for the round; None while it waits for another round to end and the store
-        answers. The node gives up sooner on a store that has never answered, because the endpoint may be wrong."""
+        """When the node stops waiting for the round. It is None while the node waits for another round to end and the
+        store answers. If the store has never answered, the node gives up sooner, because the endpoint may be wrong."""
         if self.state is None:
             return min(self.membership.join_by, self.membership.contact_by)
         if not self._waits:
@@ -887,9 +889,9 @@ class Node:
         return self.state.seats[0].key if self.state is not None and self.state.seats else ""
 
     def suspects(self, most: int) -> tuple[Seat, ...]:
-        """Return up to `most` members that this node may be unable to reach. They come from its last round, if a lost
-        connection may have ended it, or from a running round that excludes this node because it could not reach
-        them."""
+        """Return up to `most` members that this node may be unable to reach. If a lost connection may have ended this
+        node's last round, they are members of that round. They may also be members of a running round that excludes
+        this node because it could not reach them."""
         state = self.state or State()
         failed = state.end is not None and state.end.cause_unclear
         mine = state.round == self.membership.round and state.seated(self.key)
@@ -915,8 +917,8 @@ class Node:
     def stop_by(self, now: Instant, grace: Duration) -> Instant | None:
         """Return when the last round's workers must have ended, or None if there is no limit. If this node has been cut
         off for too long, other nodes may continue without it, so its workers get half a heartbeat interval. They get no
-        time if the node has been declared lost or a round has formed without it. There is no limit for a leaving node,
-        because other nodes wait until its entry is withdrawn, and none when the whole job has ended."""
+        time if the node has been declared lost or a round has formed without it. There is no limit if the node is
+        leaving, because other nodes wait until its entry is withdrawn, or if the whole job has ended."""
         state, member = self.state or State(), self.membership
         if state.closed:
             return None
@@ -951,8 +953,8 @@ def _as_it_is(state: State) -> State:
 
 
 def _given_up(state: State, key: str, round_id: RoundId, cause: Cause, by: str, reason: str) -> State:
-    """Give up the round for a node. If failures on other nodes have ended the round, they may have followed from the
-    loss of this node, unless its own workers have also failed."""
+    """End the round because a node gives it up. If failures on other nodes have already ended the round, the loss of
+    this node may have caused them, unless its own workers have also failed."""
     if state.round != round_id or not state.seated(key) or key in state.done:
         return state
     if state.open:

@@ -1,13 +1,13 @@
 """What one node (the observer) sees of other nodes, updated with each read of the roster. All functions are pure. All
 times are on the observer's own clock.
 
-If the store shows heartbeats, a node is late when its counter has been unchanged for long enough and in enough reads,
-because an observer that could not read has seen nothing.
+If the store shows heartbeats, a node is late when its counter has not changed for long enough. The counter must also
+have been unchanged in enough reads, because an observer that could not read may have missed changes.
 
 A store with leases shows no heartbeats, and drops the entries of failed nodes. Such a store may also drop all entries
-by mistake: after an outage, after a loss of data, or in an etcd cluster (before 3.5.11) whose leader was suspended and
-then revokes every lease that was not renewed with *it*. An observer must not consider other nodes lost until it could
-have learned that its own entry was dropped, too.
+by mistake: after an outage, after a loss of data, or in an etcd cluster (before 3.5.11) whose leader was suspended:
+that leader later revokes every lease that was not renewed with *it*. An observer must therefore not consider other
+nodes lost until it has had time to learn whether its own entry was dropped, too.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 CONFIRM: Duration = 0.75
-"""How many seconds apart two leases may end when a store ends all of them. etcd revokes a limited number of leases
-twice a second."""
+"""If a store ends all leases, the maximum number of seconds between the ends of two leases. etcd revokes leases in
+limited batches, twice a second."""
 SURELY = 1.5  # intervals within which an observer sees a live node's heartbeat
-DOUBTS = 2  # extra looks at nodes that may be late, by an observer that has only just begun to look
+DOUBTS = 2  # extra reads before an observer that has only just begun to read considers a node late
 
 
 @dataclass(frozen=True)
 class Counter:
-    """A counter as last seen. `since` is when the observer first saw the value, `unchanged` is how many later looks
-    found the same value, and `looked` is when the last of these looks was."""
+    """A counter as last seen. `since` is when the observer first saw the value, `unchanged` is the number of later
+    reads that found the same value, and `looked` is when the last of these reads took place."""
 
     value: int
     since: Instant
@@ -45,8 +45,8 @@ class Counter:
     looked: Instant | None = None
 
     def seen(self, value: int, now: Instant, interval: Duration) -> Counter:
-        """Return the counter after another look. A look less than half an interval after the previous one is ignored,
-        because many looks right after an outage show only one moment."""
+        """Return the counter after another read. A read less than half an interval after the previous one is ignored,
+        because many reads in quick succession after an outage prove no more than a single one."""
         if value != self.value:
             return Counter(value, now)
         if now - (self.since if self.looked is None else self.looked) < 0.5 * interval:
@@ -55,24 +55,24 @@ class Counter:
 
     def after_outage(self, most: int, now: Instant) -> Counter:
         """Return the counter after an outage, in which no node could send heartbeats. At most `most` of the earlier
-        looks count."""
+        reads still count toward `unchanged`."""
         return replace(self, unchanged=min(self.unchanged, most), looked=now)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What the observer knows about other nodes after its last look.
+    """What the observer knows about other nodes after its last read of the roster.
 
     Args:
         interval: seconds between two heartbeats.
         attempts: how many heartbeats a node may miss before it is late.
         counters: the heartbeat counters by key.
-        registrations: the entries that the store contained at the last look.
-        roster: the readable ones among these entries.
+        registrations: the entries that the store contained at the last read.
+        roster: those of these entries that are readable.
         leased: whether the store drops the entries of failed nodes.
         settled: when a node without an entry may first be considered lost.
         absent: members without an entry.
-        looked: whether the observer has looked at all.
+        looked: whether the observer has read the roster at all.
         ended: keys of agents that are known to have ended in this round.
         heard: the keys in `ended` that another node reported. If such an agent returns, the report is ignored.
     """
@@ -91,13 +91,13 @@ class Observation:
 
     @classmethod
     def of(cls, settings: RendezvousSettings) -> Observation:
-        """Return the observation before the first look."""
+        """Return the observation before the first read."""
         return cls(settings.keep_alive_interval, settings.keep_alive_max_attempt)
 
     def after_look(self, found: tuple[Registration, ...], state: State, now: Instant) -> Observation:
-        """Return the observation after another look. A node that has rewritten its entry is alive even if it has sent
-        no heartbeat since. Otherwise one observer would give a seat to a node that returns from an outage, and the next
-        observer, still waiting for that node's heartbeat, would end the round."""
+        """Return the observation after another read. A node that has rewritten its entry is considered alive even if it
+        has sent no heartbeat since. Otherwise, when a node returns from an outage, one observer could give it a seat,
+        and another observer, which is still waiting for the node's heartbeat, could then end the round."""
         leased = self.leased or any(item.beats is None for item in found)
         before = {item.key: item.entry for item in self.registrations}
         counters = {
@@ -119,8 +119,8 @@ class Observation:
         return replace(seen, roster=(*self._gone_done(found, state), *roster))._with_absent(state, now)
 
     def _gone_done(self, found: tuple[Registration, ...], state: State) -> tuple[ObservedEntry, ...]:
-        """Return the members that the observer saw done and whose entries disappeared before any node recorded their
-        success. These members are not lost."""
+        """Return the members that are not lost although their entries have disappeared: the observer had seen that they
+        were done, but no node had recorded their success yet."""
         here = {item.key for item in found}
         busy = set(state.busy) if state.open else set()
         return tuple(
@@ -134,8 +134,8 @@ class Observation:
         return Counter(value, now) if before is None else before.seen(value, now, self.interval)
 
     def _with_absent(self, state: State, now: Instant) -> Observation:
-        """Record which members are absent. If one is newly absent, put off `settled`, because other entries may also
-        disappear."""
+        """Record which members are absent. If a member is newly absent, postpone `settled`, because other entries may
+        also disappear."""
         if not self.leased and self.registrations:
             return self
         absent = frozenset(state.busy) - {item.key for item in self.registrations}
@@ -144,14 +144,15 @@ class Observation:
 
     def drops(self, own: str, found: tuple[Registration, ...]) -> bool:
         """Return whether the entries found show that the store has dropped the observer's `own` entry. Only a store
-        with leases drops entries; a store without any entries may be such a store."""
+        with leases drops entries. If a store has no entries, it may be such a store."""
         leased = self.leased or not found or any(item.beats is None for item in found)
         stood = not self.looked or any(item.key == own for item in self.registrations)
         return leased and stood and all(item.key != own for item in found)
 
     def after_outage(self, now: Instant) -> Observation:
-        """Give nodes a moment to return after an outage: they are late only after a few more looks. Also reset when the
-        observer first saw each node, because one of two agents with the same name may have ended during the outage."""
+        """Give nodes a moment to return after an outage: they are late only after a few more reads. Also reset the time
+        at which the observer first saw each node, because one of two agents with the same name may have ended during
+        the outage."""
         most = max(self.attempts - 1 - DOUBTS, 0)
         counters = {key: counter.after_outage(most, now) for key, counter in self.counters.items()}
         return replace(self, counters=counters, roster=tuple(replace(seen, since=now) for seen in self.roster))
@@ -162,10 +163,10 @@ class Observation:
         return replace(self, settled=max(until, self.settled))
 
     def overdue_by_log(self, first: Collection[str], between: Collection[str], now: Instant) -> Observation:
-        """Consider the `first` nodes in succession order late until they send another heartbeat, because they would
-        lead if they were alive. The nodes `between` them and the observer may be about to lead, so they get a few more
-        looks. A node whose counter has changed recently may be alive even though it does not lead, because it may have
-        been cut off."""
+        """Consider the nodes that come `first` in succession order late until they send another heartbeat, because they
+        would lead if they were alive. The nodes `between` them and the observer may be about to lead, so they are late
+        only after a few more reads. A node whose counter has changed recently is not considered late: it may be alive
+        and not lead because it was cut off."""
         since = Instant(now - self.interval * self.attempts)
         looks = {**dict.fromkeys(between, self.attempts - 1 - DOUBTS), **dict.fromkeys(first, self.attempts - 1)}
         late = {
@@ -176,8 +177,8 @@ class Observation:
         return replace(self, counters={**self.counters, **late})
 
     def late(self, key: str, now: Instant) -> bool:
-        """Return whether the agent is known to have ended or its counter has not changed for too long, both by the
-        clock and by the number of looks."""
+        """Return whether the agent is known to have ended, or its counter has been unchanged for too long, in terms of
+        both time and the number of reads."""
         if key in self.ended:
             return True
         counter = self.counters.get(key)
@@ -199,7 +200,7 @@ class Observation:
         return replace(self, ended=self.ended - {key}) if key in self.ended else self
 
     def has_unreported(self, state: State) -> bool:
-        """Return whether the state or an entry still treats an agent that has ended as alive."""
+        """Return whether an agent that has ended is still treated as alive by the state or still has an entry."""
         return any(key in state.busy or any(item.key == key for item in self.registrations) for key in self.ended)
 
     def dead(self, state: State, now: Instant) -> str | None:

@@ -1,18 +1,19 @@
 """The whole membership policy: one pure function that maps what a node sees to the next step and its reason.
 
 Any node can safely run the function at any time, because a node writes the state by compare-and-swap against the state
-on which it based its decision. To keep the store quiet, only the leader runs it (see `election`).
+on which it based its decision. To limit the load on the store, only the leader runs it (see `election`).
 
 The policy, in order:
 
 - The job is closed: do nothing.
-- A round is running: end it when a member is lost; close the job when all members are done; end the round when a member
-  is to be drained, or when nodes are waiting and there is room for them. Record which members are done, so that they
-  are never considered lost. Once a member is done, admit no new nodes, because the job is ending.
+- A round is running: end it when a member is lost, when a member is to be drained, or when nodes are waiting and there
+  is room for them. Close the job when all members are done. Record which members are done, so that they are never
+  considered lost. Once a member is done, admit no new nodes, because the job is ending.
 - No round is running: record members whose agents have ended. Form a round when `min_nodes` are ready and all surviving
   members have rejoined or have had the time to do so. The round waits for a live member for as long as that member may
-  take to stop its workers, even if there are enough spares. A new job has no members yet, so it waits for the last
-  call, or until `max_nodes` are ready. Nodes that cannot reach each other do not share a round if enough others can.
+  take to stop its workers, even if there are enough spares. A new job has no members yet, so it waits until the last
+  call is over or `max_nodes` are ready. Nodes that cannot reach each other do not share a round if enough nodes that
+  can reach each other remain.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Wait:
-    """Write nothing now. Decide again at `until` (if it is not None) or when something changes.
+    """Write nothing now. Decide again when something changes or, if `until` is not None, at that time.
 
     Args:
         joined: how many nodes are ready.
@@ -91,7 +92,7 @@ def decide(
         return Wait(f"closed by {state.closed.by}: {state.closed.reason}")
     unwelcome = refused(state, _impostors(roster, state, settings, now))
     if unwelcome is not state:
-        return Write(unwelcome, "two agents have one name")
+        return Write(unwelcome, "two agents have the same name")
     reported = with_reports(roster, state)
     if reported is not state and reported.end is not None:
         return Write(reported, (reported.closed or reported.end).reason)
@@ -202,7 +203,7 @@ def _until(
 ) -> Instant | None:
     """Return the latest time at which to form a round of the nodes that are ready, or None to form one now. Without
     this wait, spares would take the places of members that are still stopping their workers, because spares are always
-    ready first. A live member learns of the end of the round within a failure timeout."""
+    ready before such members. A live member learns that the round has ended within a failure timeout."""
     full = len(ready) >= settings.max_nodes
     if missing:
         stopping: Duration = settings.failure_timeout + max(entry.stop_timeout for entry in missing)
@@ -212,8 +213,9 @@ def _until(
 
 
 def _impostors(roster: Roster, state: State, settings: RendezvousSettings, now: Instant) -> list[tuple[str, str]]:
-    """Return the live agents whose name belongs to another live agent, each with the reason. Two failure timeouts must
-    pass first. By then, if the other agent had ended, its heartbeats would be late and its lease would have expired."""
+    """Return the live agents whose name belongs to another live agent, each with a reason for users. An agent is
+    returned only after two failure timeouts. By then, if the other agent had ended, its heartbeats would be late or its
+    lease would have expired."""
     names = holders(roster, state)
     found = []
     for seen in roster:
@@ -225,8 +227,9 @@ def _impostors(roster: Roster, state: State, settings: RendezvousSettings, now: 
 
 
 def _missing(roster: Roster, state: State) -> list[Entry]:
-    """Return the live members of the last round that have not rejoined. Their workers may still be running. They
-    include a drained member until it leaves, and a member that was considered lost but is sending heartbeats again."""
+    """Return the live members of the last round that have not rejoined. Their workers may still be running. The result
+    includes drained members until they leave, and members that were considered lost but are sending heartbeats
+    again."""
     return [entry for entry in alive(roster, state) if state.seated(entry.key) and not is_ready(entry, state)]
 
 
@@ -238,9 +241,9 @@ def _form(
     settings: RendezvousSettings,
     reason: str,
 ) -> Decision:
-    """Form a round of the ready nodes: first the last round's members, then the oldest other nodes. The rest are
-    spares. Before that, judge an uncertain failure: if a member is gone, its loss was the cause, and no restart is
-    used."""
+    """Form a round of the ready nodes. The last round's members get seats first, and then the oldest of the other
+    nodes. The remaining nodes are spares. If the last round ended with an uncertain failure, first determine its cause:
+    if a member is gone, its loss was the cause, and no restart is used."""
     if state.end is not None and state.end.cause_unclear:
         state = _blamed(state, ready, missing, roster, settings) or counted_failure(state)
     if state.closed:
@@ -261,8 +264,9 @@ def _form(
 
 
 def _meeting(ready: list[Entry], least: int) -> list[Entry]:
-    """Return the nodes that can reach each other. To find them, remove the node with the most broken links (the last
-    one of several) until no broken link is left. Returns all nodes if fewer than `least` would remain."""
+    """Return the nodes that can reach each other. To find them, repeatedly remove the node with the most broken links
+    (the last such node if there are several) until no broken link is left. If fewer than `least` nodes would remain,
+    return all nodes instead."""
     broken = _broken_links(ready)
     worst = [(-len(broken[entry.key]), -place, entry.key) for place, entry in enumerate(ready) if entry.key in broken]
     heapq.heapify(worst)
@@ -272,14 +276,14 @@ def _meeting(ready: list[Entry], least: int) -> list[Entry]:
         count = sum(other not in out for other in broken[key])
         if count == -noted:
             out.add(key)
-        elif count:  # fewer than before, so another node may have more
+        elif count:  # the node has fewer broken links than before, so another node may have more
             heapq.heappush(worst, (-count, place, key))
     return [entry for entry in ready if entry.key not in out] if len(ready) - len(out) >= least else ready
 
 
 def _broken_links(entries: list[Entry]) -> dict[str, list[str]]:
-    """Return the keys at the other ends of each node's broken links, by the node's key. A key is listed twice if both
-    nodes have reported the link."""
+    """Return, for each node's key, the keys of the nodes at the other ends of its broken links. A key is listed twice
+    if both nodes have reported the link."""
     here = {entry.key for entry in entries}
     found: dict[str, list[str]] = {}
     for key, other in ((entry.key, other) for entry in entries for other in entry.unreachable if other in here):

@@ -50,7 +50,7 @@ class _WithInstalled(RendezvousHandlerRegistry):
 
     def _unregistered(self, params: RendezvousParameters) -> RendezvousHandler:
         from elastic_core.hooks.context import Context
-        from elastic_core.hooks.manager import PluginManager  # searches for installed plugins; only needed here
+        from elastic_core.hooks.manager import PluginManager  # imported here because it searches for installed plugins
         from elastic_core.hooks.options import needed, type_options
         from elastic_core.hooks.records import RendezvousBackendRecord
 
@@ -62,7 +62,7 @@ class _WithInstalled(RendezvousHandlerRegistry):
         handler = record.factory(Context(params.run_id, options), params)
         if handler is None:
             raise ConfigurationError(
-                Problem("RendezvousParameters", f"expected a handler from the backend {params.backend!r}, found None")
+                Problem("RendezvousParameters", f"the backend {params.backend!r} returned None instead of a handler")
             )
         return handler
 

@@ -1,9 +1,9 @@
 """Repair: how a node handles a state that something else has overwritten. All functions are pure.
 
-The nodes' agreed state still holds, and the leader writes it back. A node that knows no state waits for the leader.
-After a few intervals, the node treats the place as empty, unless the unknown value may be other nodes' state. If that
-state is signed with another secret, the node challenges those nodes by overwriting it. If they are alive, they write
-their state back, and this job cannot run here.
+The state on which the nodes have agreed is still valid, and the leader writes it back. A node that knows no state waits
+for the leader to do so. After a few intervals, it treats the place as empty, unless the unknown value may be the state
+of other nodes. If that state is signed with another secret, the node challenges the other nodes by overwriting it. If
+those nodes are alive, they write their state back, and this job cannot run here.
 """
 
 from __future__ import annotations
@@ -62,12 +62,13 @@ class Repair:
         return seen, Remedy.REFUSE
 
     def distrusts(self, found: State | None, now: Instant) -> bool:
-        """Return whether challenged nodes may still overwrite `found`, a readable value without a round."""
+        """Return whether challenged nodes may still overwrite `found`, which is None or a readable state without a
+        round."""
         return bool(self.challenges) and self._may_change(now) and (found is None or not found.round)
 
     def is_due(self, leads: bool, next_at: Instant, now: Instant) -> bool:
-        """Return whether the node should write a state back now. If the stored value is unreadable, only a challenger
-        does so or, from time to time, a leader."""
+        """Return whether the node should write a state back now. If the stored value is unreadable, only two nodes do
+        so: one that has challenged other nodes, and, from time to time, the leader."""
         return self.since is None or bool(self.challenges) or (leads and now >= next_at)
 
     def _may_change(self, now: Instant) -> bool:

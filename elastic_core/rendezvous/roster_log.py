@@ -1,19 +1,21 @@
 """The roster in a key-value store: a log of announcements, in which every announcement has its own slot.
 
 A node that announces itself takes a slot by incrementing `slots`, and then fills it. A reader processes filled slots in
-order, from where it last stopped. Joining therefore costs a few operations, and gives each reader one more entry.
+order, from where it last stopped. Joining therefore costs only a few operations, and each reader has to read only one
+more entry.
 
 - A node that dies between these two steps leaves a hole. A reader that has seen a slot taken but not filled for 2 s
   voids it with the same compare_set that would fill it, so only one of the two can succeed. A node that was merely slow
   notices that its slot is void, and takes another one. If it was so slow that the void slot has been deleted, the node
-  can fill that slot although no reader reads it any more. The node then finds `base` beyond the slot.
-- `base` is where live slots begin. A reader moves it past dead slots, and deletes these in ascending order. If that
-  reader dies in between, the next one deletes the remaining slots right before `base`. A reader whose next slot is
-  empty and before `base` rereads the log from `base`, because no live entry is before it. A node whose entry is far
-  behind the end of the log announces it again, so that `base` can grow.
+  can still fill that slot, although no reader reads it any more. The node detects this case because `base` is beyond
+  the slot.
+- `base` is where live slots begin. A reader moves `base` past dead slots, and deletes these slots in ascending order.
+  If the reader dies before it has deleted all of them, the next reader deletes the remaining slots right before `base`.
+  A reader whose next slot is empty and before `base` rereads the log from `base`, because no live entry precedes
+  `base`. A node whose entry is far behind the end of the log announces the entry again, so that `base` can grow.
 - If the job has a secret, each record is signed for its slot. Readers skip unsigned records.
-- A node that withdraws another node's entry also resets the entry's heartbeat counter, so that the other node, if it is
-  alive, notices. Each node also checks periodically that its record still exists.
+- A node that withdraws another node's entry also resets the entry's heartbeat counter, so that the other node notices
+  the withdrawal if it is alive. Each node also checks periodically that its record still exists.
 """
 
 from __future__ import annotations
@@ -51,9 +53,9 @@ VOID = b"-"  # a reader has voided the slot
 CHUNK = 512
 _MOST_AT_ONCE = 4096  # small values in one operation
 _TIDIED_AT_ONCE = 64
-_MOST_TRIES = 256  # slots that may be void or filled by something else before a free one
-_FAR_BEHIND = 256  # slots after an entry, beyond which its node announces it again
-_OTHERS_KEPT = 4096  # slots of nodes with another secret; live nodes announce themselves again sooner than that
+_MOST_TRIES = 256  # slots to try, because some may be void or filled by something else
+_FAR_BEHIND = 256  # slots; if more follow an entry, its node announces it again
+_OTHERS_KEPT = 4096  # slots of nodes with another secret; live nodes announce themselves again before this many
 _BEATS_PER_LOOK = 64
 _MOST_DIGITS = 18
 _LONGEST_KEY = 4096
@@ -148,9 +150,9 @@ class RosterLog:
         return [key for key, own in self._own.items() if own.entry is not None]
 
     def announce(self, store: Store, key: str, entry: bytes) -> int:
-        """Append an announcement. Returns roughly how many live entries are older."""
+        """Append an announcement. Returns the approximate number of older live entries."""
         own = self._own.get(key)
-        if own is None or own.entry is None:  # a failed withdrawal may be stored and the counter deleted
+        if own is None or own.entry is None:  # a withdrawal that failed may be stored, and its counter deleted
             own = _Own(first=0)
         elif own.latest is None:
             own.beats = add(store, self._keys.beats(own.first, key), 1)
@@ -173,7 +175,7 @@ class RosterLog:
         if own is not None:
             own.entry = None
             self._append(store, key, own)
-            self._own.pop(key, None)  # only now, so that a failed withdrawal is repeated
+            self._own.pop(key, None)  # not earlier, so that a failed withdrawal is repeated
 
     def beat(self, store: Store, key: str) -> None:
         """Send one heartbeat. Raises EntryDroppedError if the key was not announced in this epoch or another node has
@@ -196,15 +198,16 @@ class RosterLog:
             self.announce(store, key, own.entry)
 
     def _is_in_place(self, store: Store, own: _Own, slot: int) -> bool:
-        """Return whether the record in this slot still exists and is not far behind. Most heartbeats check neither."""
+        """Return whether the record in this slot still exists and is not far behind the end of the log. Most heartbeats
+        check neither, and return True."""
         if own.beats % _BEATS_PER_LOOK == 0:
             return 0 <= add(store, self._keys.slots, 0) - slot <= _FAR_BEHIND
         due = own.beats % _BEATS_PER_LOOK == _BEATS_PER_LOOK // 2
         return not due or standing(store, self._keys.slot(slot)) == own.written
 
     def _incremented(self, store: Store, counter: str) -> int:
-        """Return the counter after one more heartbeat, or 0 if something else has written to it. The node then takes
-        another counter."""
+        """Increment the counter, and return its new value, or 0 if something else has written to it. In that case, the
+        node switches to another counter."""
         try:
             return add(store, counter, 1)
         except RendezvousStateError:
@@ -213,7 +216,8 @@ class RosterLog:
     def _append(self, store: Store, key: str, own: _Own) -> int:
         """Write the record into a new slot, and return `base`. Move on to the next slot if a reader has voided this
         one, if something else has written to it, or if it precedes `base`. (A slot before `base` was voided and deleted
-        before this node could fill it.) The older record stays for readers that have not read this far."""
+        before this node could fill it.) The entry's older record is kept for readers that have not read this far
+        yet."""
         own.latest, begins = None, own.first == 0
         for _ in range(_MOST_TRIES):
             slot = add(store, self._keys.slots, 1)
@@ -226,19 +230,21 @@ class RosterLog:
                 if base <= slot or not delete(store, self._keys.slot(slot)):
                     break
         else:
-            raise foreign(f"a free slot at {self._keys.slots!r}, after {self._keys.base!r}", f"{slot}")
+            tried = f"a free slot among the last {_MOST_TRIES} in {self._keys.slots!r}"
+            raise foreign(tried, f"none up to slot {slot}")
         own.latest, own.written = slot, value
         return base
 
     # -- reading
 
     def read(self, store: Store) -> tuple[Announced, ...]:
-        """Return all entries, oldest first, with current counters. Takes two operations if nothing has changed."""
+        """Return all entries, oldest first, with current counters. Takes two store operations if nothing has
+        changed."""
         if self._base == 0:
             self._start(store)
         taken, beats = self._look(store)
         while not self._fold(store, taken):
-            self._start(store)  # the slots that it needs may have been taken since the last read
+            self._start(store)  # slots that have to be read may have been taken since the last read
             taken, beats = self._look(store)
         if not self._observes:
             self._tidy(store)
@@ -257,8 +263,8 @@ class RosterLog:
         self.cursor = self._base - 1
 
     def _look(self, store: Store) -> tuple[int, dict[str, int]]:
-        """Read together how many slots have been taken and the live entries' counters. Raises EpochEnded if the nodes
-        have left the epoch."""
+        """Read the number of slots that have been taken, together with the live entries' counters. Raises EpochEnded if
+        the nodes have left the epoch."""
         counters = [live.counter for live in self._live.values()]
         values = values_there(store, [self._keys.id, self._keys.slots, *counters])
         if epoch_named(values.get(self._keys.id, b"")) != self._keys.epoch:
@@ -267,9 +273,9 @@ class RosterLog:
         return self._sighted_slots(store, taken), self._counted(store, counters, values)
 
     def _sighted_slots(self, store: Store, taken: int) -> int:
-        """Record when this many slots were first seen taken. If the number contradicts earlier reads, reread the log
-        from `base`. If it also contradicts `base`, raise ForeignWrite, because something else has written one of the
-        two."""
+        """Record when it was first seen that this many slots had been taken. If the number contradicts earlier reads,
+        reread the log from `base`. If it also contradicts `base`, raise ForeignWrite, because something else has
+        written the number or `base`."""
         if taken < self.cursor and self._live:
             raise foreign(
                 f"a number that only grows under the key {self._keys.slots!r}", f"{taken} after {self.cursor}"
@@ -287,7 +293,7 @@ class RosterLog:
     def _fold(self, store: Store, taken: int) -> bool:
         """Process the slots that have been taken. Returns False if the log has to be reread from `base`."""
         holes, ahead = 0, CHUNK
-        while self.cursor < taken and holes < CHUNK:  # each hole takes time, so leave some for the next read
+        while self.cursor < taken and holes < CHUNK:  # each hole takes time, so leave some holes for the next read
             found = self._filled(store, self.cursor + 1, min(taken, self.cursor + ahead))
             ahead = min(CHUNK, 2 * ahead) if found else 1  # there may be more holes
             for value in found:
@@ -304,16 +310,16 @@ class RosterLog:
         return True
 
     def _filled(self, store: Store, first: int, last: int) -> list[bytes]:
-        """Return the values of filled slots from `first` on, up to the next hole at most, because `multi_get` would
-        wait for it. Returns an empty list if another reader has just deleted one of these slots; `base` is then beyond
-        that slot."""
+        """Return the values of filled slots from `first` on, but never beyond the next hole, because `multi_get` would
+        wait for the hole to be filled. Returns an empty list if another reader has just deleted one of these slots. In
+        that case, `base` is beyond that slot."""
         names = [self._keys.slot(number) for number in range(first, last + 1)]
         while names and not store.check(names):
             names = names[: len(names) // 2]
         return values_of(store, names) or []
 
     def _pass_hole(self, store: Store) -> bool:
-        """Void the hole after the cursor if the hole is old. Returns whether it was."""
+        """Void the hole after the cursor if the hole is old enough. Returns whether it was voided."""
         hole, now = self.cursor + 1, self._clock.now()
         late = [taken for taken, since in self._sighted if taken >= hole and now - since >= self._patience]
         if self._observes or not late:
@@ -336,7 +342,7 @@ class RosterLog:
             return
         counter = self._keys.beats(record.first, record.key)
         if record.entry is None:
-            if (live := self._live.get(record.key)) and live.first == record.first:  # otherwise it was announced again
+            if (live := self._live.get(record.key)) and live.first == record.first:  # otherwise announced again
                 del self._live[record.key]
             self._withdrawn[slot] = counter
         else:
@@ -366,8 +372,8 @@ class RosterLog:
         self._withdrawn = {slot: counter for slot, counter in self._withdrawn.items() if slot >= begin}
 
     def _delete_left(self, store: Store, slot: int, counted: set[str]) -> None:
-        """Delete this slot and those before it, down to the first gap. A reader that moved `base` and then died has
-        left them."""
+        """Delete this slot and those before it, down to the first gap. They remain if a reader died after it had moved
+        `base`."""
         while slot > 0 and (value := peek(store, self._keys.slot(slot))) is not None:
             if not self._delete(store, slot, self._withdrawn_in(slot, value), counted):
                 return  # the store cannot delete keys
@@ -391,8 +397,8 @@ class RosterLog:
         return self._keys.beats(record.first, record.key)
 
     def _counted(self, store: Store, counters: list[str], values: Mapping[str, bytes]) -> dict[str, int]:
-        """Return the number of heartbeats for each counter. It is 0 for a counter that something else has overwritten
-        or deleted; its node notices that, and takes another one."""
+        """Return the number of heartbeats for each counter. The number is 0 if something else has overwritten or
+        deleted the counter. The counter's node notices that, and switches to another counter."""
         beats = {}
         for counter in counters:
             value = values.get(counter, b"")
@@ -426,9 +432,9 @@ def _there(store: Store, keys: list[str]) -> list[str]:
 
 
 def values_of(store: Store, keys: Sequence[str]) -> list[bytes] | None:
-    """Return the values of existing keys, in one operation if the store has `multi_get`. Returns None if a key has just
-    been deleted. `multi_get` then waits for as long as `StoreConnection.shorten_timeout` allows. `get` is not used,
-    because it would wait for the store's own timeout, and this node would send no heartbeats for minutes."""
+    """Return the values of existing keys, in one operation if the store has `multi_get`. If a key has just been
+    deleted, `multi_get` waits for as long as `StoreConnection.shorten_timeout` allows, and the result is None. `get` is
+    not used, because it would wait for the store's own timeout, and this node would send no heartbeats for minutes."""
     several = getattr(store, "multi_get", None)
     if several is None or not keys:
         values = [standing(store, key) for key in keys]

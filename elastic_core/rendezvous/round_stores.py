@@ -57,8 +57,8 @@ class PrefixedStore:
 
 
 def prefixed(prefix: str, store: Store) -> Store:
-    """Return a view of those keys of `store` that begin with `prefix`. The view of a torch store is a torch store. For
-    other stores, torch is not imported."""
+    """Return a view of those keys of `store` that begin with `prefix`. If `store` is a torch store, so is the view. For
+    any other store, torch is not imported."""
     torch_stores: Any = sys.modules.get("torch.distributed")
     if torch_stores is not None and isinstance(store, torch_stores.Store):
         found: Store = torch_stores.PrefixStore(prefix, store)
@@ -67,8 +67,8 @@ def prefixed(prefix: str, store: Store) -> Store:
 
 
 class StoreOnFirstUse:
-    """A store that is created when it is first used, because most jobs never use a round's store. Only one thread uses
-    it. For `prefix`, see `prefixed`; an empty one means no prefix."""
+    """A store that is created only when it is first used, because most jobs never use a round's store. Only one thread
+    may use it. For `prefix`, see `prefixed`; an empty string means no prefix."""
 
     def __init__(self, make: Callable[[], Store], prefix: str = "") -> None:
         self._make = make
@@ -104,7 +104,8 @@ class MadeStores(RoundStores):
             next round.
         address: the address that this node advertises, or a function that looks it up.
         workers: serves the workers' store.
-        host: where this node's workers reach the workers' store (default: the address that rank 0 advertises).
+        host: the host at which this node's workers reach the workers' store (default: the address that rank 0
+            advertises).
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """Signatures for the values that nodes write into the store: HMAC-SHA256 over the value and its place, with a key
-derived from the job's secret and run id. A client without the secret can neither forge nor move a node's value. It can
-only delete or overwrite one, and nodes then treat the place as empty.
+derived from the job's secret and run id. A client without the secret can neither forge a node's value nor move one to
+another place. It can only delete or overwrite a value, and nodes then treat the place as empty.
 
 A place is a name in the backend, such as a version of the state in one epoch of a store. If a place can hold several
-values one after another, the signature does not reveal that an old value was put back, but the state's serial number
-does.
+values one after another, the signature does not reveal that an old value was put back. For the state, the serial number
+reveals it.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ class HmacSeal:
 
     Args:
         run_id: the job's run id.
-        secrets: the first secret signs; a signature with any of them is valid. Without secrets, nothing is signed.
+        secrets: the first secret is used to sign, and a signature with any of the secrets is valid. Without secrets,
+            nothing is signed.
         reread: reads the secrets again, in case a value is signed with a new one.
 
     Attributes:
-        refused: how many values without a valid signature for their place have been found.
+        refused: how many values have been found that had no valid signature for their place.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class HmacSeal:
         )
 
     def _newer(self, place: str, head: bytes) -> Mapping[bytes, bytes]:
-        """Reread the secrets, unless this value has already been refused. Returns the keys."""
+        """Return the keys, from secrets that are read again unless this value has already been refused."""
         if self._reread is not None and (place, head) not in self._logged:
             try:
                 self._keys = _keys_of(self._run_id, self._reread())
@@ -125,7 +126,7 @@ class HmacSeal:
                 return
             self.refused += 1
             if len(self._logged) >= _MOST_LOGGED:
-                return  # a client keeps writing such values: only count them
+                return  # a client keeps writing such values, so only count them
             self._logged.add((place, head))
         get_logger().warning("not signed", place=place, reason=f"found {found}; it is ignored")
 
@@ -147,8 +148,9 @@ def _digest(key: bytes, *parts: bytes) -> bytes:
 
 
 class SignedBackend(RosterBackend):
-    """Signs the states and entries of a backend that does not sign them itself, and closes that backend. A place in
-    such a backend can hold one value after another, so an older signed value that an attacker puts back is accepted."""
+    """Signs the states and entries of a backend that does not sign them itself. `close` also closes that backend. A
+    place in such a backend can hold one value after another, so if an attacker puts back an older signed value, it is
+    accepted."""
 
     def __init__(self, backend: RosterBackend, seal: Seal) -> None:
         self._backend = backend
@@ -218,7 +220,8 @@ class SignedBackend(RosterBackend):
 
 
 def _checked(call: Callable[[], T]) -> T:
-    """Call the backend. Data that the backend itself rejects cannot belong to other nodes, because it is not signed."""
+    """Call the backend. If the backend itself rejects the data, the error records that the data cannot belong to nodes
+    with another secret, because it is not signed."""
     try:
         return call()
     except ForeignStateError as error:

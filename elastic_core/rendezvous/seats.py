@@ -1,5 +1,6 @@
-"""The seats of a round: a text with one line for each seat, parsed on demand. Every node of a round receives all seats,
-but most nodes read only two. Creating ten thousand objects would take longer than everything else in a round."""
+"""The seats of a round, stored as a string that has one line for each seat and is parsed on demand. Every node of a
+round receives all seats, but most nodes read only two. With ten thousand nodes, creating an object for each seat would
+take longer than everything else in a round."""
 
 from __future__ import annotations
 
@@ -96,9 +97,9 @@ class Seats(_Lazy[Seat]):
 
     @classmethod
     def checked(cls, text: str) -> Seats:
-        """Return the seats in an untrusted text. Raises ValueError if the text is malformed, two seats have the same
-        key, or there are too many seats."""
-        if text.count("\n") > _MOST:  # a few bytes may decompress to millions
+        """Return the seats in an untrusted string. Raises ValueError if the string is malformed, two seats have the
+        same key, or there are too many seats."""
+        if text.count("\n") > _MOST:  # a few bytes may decompress to millions of lines
             raise ValueError(f"more than {_MOST} members")
         keys = _KEYS.findall(text)
         if len(keys) != text.count("\n") or text[:1] not in ("", "\n"):
@@ -138,7 +139,7 @@ class Seats(_Lazy[Seat]):
 
     @functools.cached_property
     def packed(self) -> bytes:
-        """The compressed text with a checksum: a few bytes per seat, because most seats are similar."""
+        """The compressed text with a checksum. It takes only a few bytes per seat, because most seats are similar."""
         return zlib.compress(self.text.encode(), 1)
 
     @classmethod

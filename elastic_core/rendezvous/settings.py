@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.node import RankPolicy
 
 LOOPBACK = "127.0.0.1"
-_ANY_PORT = 9  # no packet is ever sent there
+_ANY_PORT = 9  # no packet is ever sent to this address
 
 
 def in_seconds(duration: timedelta | float) -> Duration:
@@ -48,7 +48,7 @@ class RendezvousTimeout:
     """How long each step may take. A timeout is a timedelta, as in torch, or a number of seconds.
 
     Args:
-        join: how long a round may take to form, not counting the time while another round runs.
+        join: how long a round may take to form, not counting the time during which another round runs.
         last_call: how long a new job waits for more nodes once `min_nodes` have joined.
         close: how long the members of an ended round may take to stop their workers and rejoin, before a round forms
             without them.
@@ -84,11 +84,12 @@ class RendezvousSettings:
         keep_alive_interval: seconds between two heartbeats.
         keep_alive_max_attempt: how many heartbeats may be missed before a node is considered lost; at least 2.
         lease_ttl: see `RosterBackend.lease_ttl`.
-        connect_timeout: how many seconds the store may take to answer for the first time; None for as long as a round
-            may take to form.
+        connect_timeout: how many seconds the store may take to answer for the first time; None allows the same time as
+            for a round to form.
         endpoint: the store's endpoint, for messages.
         join_option: the name of the option that sets the join timeout, for messages.
-        rank_policy: orders a round's nodes, and never raises; if None, nodes keep their ranks.
+        rank_policy: a function that orders a round's nodes and never raises an exception; if None, nodes keep their
+            ranks.
 
     Raises:
         ValueError: a setting is out of bounds.
@@ -151,23 +152,23 @@ def settings_of(params: RendezvousParameters) -> RendezvousSettings:
 
 
 def advertised_address(params: RendezvousParameters, places: Iterable[tuple[str, int]] | None = None) -> str:
-    """Return the address that this node advertises. It is `--local-addr` if that is set, or 127.0.0.1 for a job with
-    one node. Otherwise it is the local address of the route to the first of `places` that has a route. These are hosts
-    with ports (default: the endpoint's hosts). If there are none, the default route is used. Blocks while names are
-    looked up."""
+    """Return the address that this node advertises: the value of `--local-addr` if it is set, or 127.0.0.1 for a job
+    with one node. Otherwise, it is this machine's address on the route to the first of `places` to which there is a
+    route. `places` are hosts with ports (default: the endpoint's hosts). If there are none, the default route is used.
+    This function blocks while it looks up names."""
     if params.local_addr:
         return params.local_addr
     if params.max_nodes == 1:
         return LOOPBACK
     if places is None:
-        with contextlib.suppress(ValueError):  # another kind of endpoint
+        with contextlib.suppress(ValueError):  # the endpoint has another form
             places = hosts_of(params.endpoint, _ANY_PORT)
     return reached_at(places or ())
 
 
 def options_of(params: RendezvousParameters, options: Sequence[Option]) -> dict[str, Any]:
-    """Return the typed values of these options, with defaults. Parameters that come from a program may contain text.
-    Raises a ConfigurationError that lists every invalid option."""
+    """Return the typed values of these options, with defaults. A program may also pass the values as strings. Raises a
+    ConfigurationError that lists every invalid option."""
     from elastic_core.hooks.options import type_options
 
     given = {option.name: params.get(option.name) for option in options}

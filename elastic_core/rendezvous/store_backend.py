@@ -46,8 +46,8 @@ T = TypeVar("T")
 HOLE_PATIENCE: Duration = 2.0
 _AT_ONCE: Duration = 0.001
 _LONGEST_PLACE = 1024
-_MOST_EPOCHS = 3  # epochs that one operation may begin
-_MOST_MOVES = 3  # moves that one operation may follow
+_MOST_EPOCHS = 3  # the number of epochs that one operation may begin
+_MOST_MOVES = 3  # the number of moves that one operation may follow
 
 
 @dataclass
@@ -67,12 +67,12 @@ class _Epoch:
 class StoreBackend(RosterBackend):
     """A backend over any key-value store.
 
-    The backend makes up to three connections, when it first needs them: one for operations, and one for each of the two
-    waits. It notices that the store was restarted empty when it connects or, because some clients reconnect on
-    their own, when counters have fallen. The backend then forgets everything, and the next heartbeat raises
-    EntryDroppedError. The same happens if the store came back with older data or something else has written
-    contradictory data; the nodes then begin a new epoch. The backend announces this node's entries again of its own
-    accord only if another node has taken over the store with its data.
+    The backend makes up to three connections, each when it is first needed: one for operations, and one for each of the
+    two waits. It notices that the store was restarted empty when it connects. Because some clients reconnect on their
+    own, it also notices this when counters have fallen. The backend then forgets everything, and the next heartbeat
+    raises EntryDroppedError. The same happens if the store came back with older data or something else has written
+    contradictory data; in that case, the nodes also begin a new epoch. The backend announces this node's entries again
+    without being asked only if another node has taken over the store with its data.
 
     Args:
         connector: makes the connections; this backend closes it.
@@ -84,8 +84,8 @@ class StoreBackend(RosterBackend):
         mover: can move the store; None if the store never moves.
 
     Every method but `close` raises RendezvousConnectionError if the store cannot be reached; the next call tries again.
-    It raises RendezvousStateError if something else keeps writing to the job's keys, or has done so and this process
-    only reads.
+    It raises RendezvousStateError if something else keeps writing to the job's keys. If this process only reads, a
+    single such write is enough.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class StoreBackend(RosterBackend):
 
     def sign_with(self, seal: Seal) -> bool:
         self._seal = seal
-        if self._epoch is not None:  # it is already connected
+        if self._epoch is not None:  # the connection already exists
             self._epoch = self._known_as(self._epoch.name)
         return True
 
@@ -149,7 +149,7 @@ class StoreBackend(RosterBackend):
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Version, bool] | None:
         def write(store: Store, _: _Epoch) -> tuple[bytes, Version, bool] | None:
-            epoch = self._current_epoch(store)  # an old token must not write anything into an emptied store
+            epoch = self._current_epoch(store)  # an old token must not be valid in a store that has been emptied
             if token is None or (isinstance(token, Version) and token.epoch == epoch.name):
                 return epoch.versions.write(store, state, 0 if token is None else token.number)
             standing = epoch.versions.newest(store)
@@ -207,7 +207,7 @@ class StoreBackend(RosterBackend):
         if epoch is None or not epoch.name:
             return self._is_filled(Keys(self._run_id).id, timeout, epoch)
         log = epoch.log
-        if log.behind:  # nothing can be read before the next `roster` has voided the hole
+        if log.behind:  # nothing can be read until the next call of `roster` has voided the hole
             patience = min(timeout, self._hole_patience)
             return self._is_filled(epoch.keys.slot(log.cursor + 1), patience, epoch) or timeout >= self._hole_patience
         return self._is_filled(epoch.keys.slot(log.cursor + more), timeout, epoch)
@@ -241,17 +241,17 @@ class StoreBackend(RosterBackend):
         return True
 
     def close(self) -> None:
-        """Unblock every call immediately: waits return False, and others raise RendezvousConnectionError. If the
-        connections cannot be cut, waits take up to 1 s, and other calls may hang."""
+        """Unblock every call immediately: waits return False, and other calls raise RendezvousConnectionError. If the
+        connections cannot be interrupted, waits return within 1 s, but other calls may hang."""
         if self._pointer is not None:
             self._pointer.close()
         for line in (self._main, self._state_line, self._roster_line):
-            line.close()  # before the connector, so that no line reports a store fault
+            line.close()  # before the connector, so that no connection reports a store fault
         self._connector.close()
 
     def _counted_lead(self, store: Store, key: str, amount: int) -> int:
-        """Add to the leader counter, and return it. A leader resets it if something else wrote to it, because only
-        changes matter."""
+        """Add to the leader counter, and return its new value. If something else has written to it, a leader resets it,
+        because only changes matter."""
         try:
             return add(store, key, amount)
         except RendezvousStateError:
@@ -266,7 +266,7 @@ class StoreBackend(RosterBackend):
             return True
 
     def _use(self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool = False) -> T:
-        trail: dict[str, bool] = {}  # the addresses that the operation was sent to, and whether it got there
+        trail: dict[str, bool] = {}  # the addresses to which the operation was directed, and whether it reached them
         for _ in range(_MOST_MOVES):
             try:
                 return self._main.use(doing, lambda store: self._in_epoch(store, operation, takes_part, trail))
@@ -280,7 +280,7 @@ class StoreBackend(RosterBackend):
     ) -> T:
         """Perform the operation in the current epoch. If the nodes have to leave that epoch, first begin a new one.
         Raises StoreMoved if the store is now elsewhere."""
-        assert self._epoch is not None  # `_current_epoch` has been called
+        assert self._epoch is not None  # `_current_epoch` was called when the connection was made
         if self._observes and takes_part:
             self._observes, self._epoch = False, None
         epoch = self._current_epoch(store) if self._epoch is None or not self._epoch.name else self._epoch
@@ -306,9 +306,9 @@ class StoreBackend(RosterBackend):
     # -- where the store is, see `handover`
 
     def _directed_to(self, store: Store, epoch: _Epoch, heirs: Sequence[str], trail: dict[str, bool]) -> str:
-        """Return where a marker leads, or an empty string if the store stays here because the marker leads nowhere or
-        the nodes have left this epoch. Raises RendezvousConnectionError while this node cannot know, or if it only
-        reads."""
+        """Return the address to which a marker leads. Returns an empty string if the store stays here because the
+        marker leads nowhere or the nodes have left this epoch. Raises RendezvousConnectionError as long as this node
+        cannot determine this, or if this process only reads."""
         if self._has_ended(store, epoch):
             return ""
         try:
@@ -348,9 +348,9 @@ class StoreBackend(RosterBackend):
     def _successor(
         self, store: Store, epoch: _Epoch, timeout: Duration, heirs: Sequence[str] = (), stays: bool = False
     ) -> str:
-        """Return where the store is from now on, or an empty string if it stays here. If it is this node's turn, the
-        node takes over the store. `stays` is whether this node serves the store and keeps it if no other node takes it
-        over in time. Raises RendezvousConnectionError if no node has taken it over yet."""
+        """Return the address of the store from now on, or an empty string if the store stays here. If it is this node's
+        turn, the node takes over the store. `stays` is True if this node serves the store and keeps it when no other
+        node takes it over in time. Raises RendezvousConnectionError if no node has taken the store over yet."""
         if self._mover is None:
             raise foreign("a store that never moves", "a marker that it has moved")
         place = None if self._observes else turn(heirs, epoch.log.own_keys, self._mover.listed)
@@ -373,8 +373,8 @@ class StoreBackend(RosterBackend):
         return host and joined_host_port(host, port)
 
     def _inherit(self, store: Store, epoch: _Epoch) -> bytes | None:
-        """Serve the store in this process, and record that in the old store. Returns the record that the old store then
-        contains, or None if this process cannot serve the store."""
+        """Serve the store in this process, and record its new address in the old store. Returns the record that the old
+        store contains afterwards, or None if this process cannot serve the store."""
         assert self._mover is not None
         served = self._mover.serve()
         if served is None:
@@ -409,7 +409,8 @@ class StoreBackend(RosterBackend):
             raise StoreMoving(())
 
     def _await(self, present: set[str], until: Instant) -> None:
-        """Wait until these nodes have announced themselves in the store at its new location."""
+        """Wait until these nodes have announced themselves in the store at its new address, but no longer than
+        `until`."""
         left = until - self._clock.now()
         while left > 0 and not present <= {item.key for item in self.roster()}:
             epoch = self._epoch
@@ -419,7 +420,8 @@ class StoreBackend(RosterBackend):
             left = until - self._clock.now()
 
     def _reconnected(self, store: Store) -> None:
-        """Renew the two other connections. The main one is new, so they may lead to an abandoned store."""
+        """Renew the two connections for waiting. The main connection has just been renewed, so the others may still
+        lead to an abandoned store."""
         self._current_epoch(store)
         for line in (self._state_line, self._roster_line):
             line.renew()
@@ -440,7 +442,7 @@ class StoreBackend(RosterBackend):
             self._epoch = epoch
             if before is not None:
                 before.versions.leave(store)
-                self._roster_line.renew()  # it may be waiting for a slot of the old epoch that no node will fill
+                self._roster_line.renew()  # may be waiting for a slot of the old epoch
         assert self._epoch is not None
         return self._epoch
 

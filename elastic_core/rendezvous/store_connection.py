@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from elastic_core.support.retry import Backoff
 
 T = TypeVar("T")
-_ABSENT_PATIENCE: Duration = 2.0  # longer than an answer takes
-_PIECE: Duration = 1.0  # the pieces of a wait that cannot be interrupted
+_ABSENT_PATIENCE: Duration = 2.0  # longer than the store takes to answer
+_PIECE: Duration = 1.0  # the length of the pieces into which a wait is divided, because it cannot be interrupted
 
 
 class StoreConnection:
-    """One connection to a store. Subclass it for a store that can do more.
+    """One connection to a store. Override its methods for a store that supports more, such as waits that can be
+    interrupted.
 
     Args:
         store: the store's client, which one thread uses at a time.
@@ -53,7 +54,7 @@ class StoreConnection:
         return None
 
     def asked_for(self, key: str, timeout: Duration, closed: threading.Event, pauses: Backoff) -> bytes | None:
-        """Do the same as `fetch` for a store whose `wait` cannot be used. Polls the key, with these pauses."""
+        """Do the same as `fetch` for a store whose `wait` cannot be used: poll the key, with these pauses."""
         clock, asked = SystemClock(), 0
         until = later(clock.now(), timeout)
         while not closed.is_set():
@@ -72,7 +73,8 @@ class StoreConnection:
             self.store.set_timeout(timedelta(seconds=seconds))
 
     def abort(self) -> None:
-        """Make all operations fail now if possible, even blocked ones. Any thread may call this method. Idempotent."""
+        """If possible, make all operations fail immediately, even those that are blocked. Any thread may call this
+        method. Idempotent."""
 
     def release(self) -> None:
         """Close the client. Idempotent."""
@@ -100,20 +102,22 @@ class StoreConnector(Protocol):
         ...
 
     def connect(self, aside: bool = False) -> StoreConnection:
-        """Return a new connection. `aside` is whether it is for waiting, alongside the main connection; if so, do not
-        try for long. Raises RendezvousConnectionError if the connector cannot make a connection or has been closed."""
+        """Return a new connection. `aside` is True if the connection is for waiting, alongside the main connection; in
+        that case, give up soon. Raises RendezvousConnectionError if the connector cannot make a connection or has been
+        closed."""
         ...
 
     def close(self) -> None:
-        """Make `connect` fail from now on, and stop a store that this process hosts. Idempotent."""
+        """Make `connect` fail from now on. If this process hosts the store, stop the store. Idempotent."""
         ...
 
 
 class FactoryConnector:
-    """Makes connections to a store with a function that creates clients, one for each thread that uses the store.
+    """Makes connections to a store by means of a function that creates clients. Each thread that uses the store gets
+    its own client.
 
     Args:
-        make: creates a client of the store; may raise any error.
+        make: a function that creates a client of the store; it may raise any error.
         where: the store's location, for messages.
         grace: see `RosterBackend.grace`.
     """
@@ -145,13 +149,13 @@ def unreachable_error(doing: str, where: str, error: BaseException) -> Rendezvou
 
 
 class ThreadConnection:
-    """One thread's access to the store. It connects when it is first used and after every fault. Other threads can cut
-    it.
+    """One thread's access to the store. It connects when it is first used, and reconnects after every fault. Other
+    threads can interrupt it by closing the connection.
 
     Args:
         connector: makes the connections.
         aside: see `StoreConnector.connect`.
-        on_connect: called with every new connection's store, before any other use.
+        on_connect: called with the store of every new connection before the store is used for anything else.
     """
 
     def __init__(self, connector: StoreConnector, aside: bool, on_connect: Callable[[Store], object]) -> None:
@@ -170,8 +174,8 @@ class ThreadConnection:
             return self._tried(doing, lambda connection: operation(connection.store))
 
     def fetch(self, key: str, timeout: Duration, stands: Callable[[], bool] = lambda: True) -> bytes | None:
-        """Wait for the key and return its value. Returns None after `timeout` seconds, or if another thread cuts the
-        connection. Calls `stands` once connected, to find out whether to wait for the key at all. Raises the errors of
+        """Wait for the key and return its value. Returns None after `timeout` seconds, or if another thread closes the
+        connection. Once connected, calls `stands` to find out whether to wait for the key at all. Raises the errors of
         `use`, and EpochEnded if `stands` returns False."""
 
         def waited(connection: StoreConnection) -> bytes | None:
@@ -182,7 +186,7 @@ class ThreadConnection:
         return self._unless_closed(waited)
 
     def look(self, operation: Callable[[Store], T]) -> T | None:
-        """Call the operation like `use`, but return None if another thread has cut the connection."""
+        """Call the operation like `use`, but return None if another thread has closed the connection."""
         return self._unless_closed(lambda connection: operation(connection.store))
 
     def _unless_closed(self, operation: Callable[[StoreConnection], T]) -> T | None:
@@ -195,13 +199,13 @@ class ThreadConnection:
                 raise
 
     def close(self) -> None:
-        """Cut the connection for good. Any thread may call this method."""
+        """Close the connection for good. Any thread may call this method."""
         self._closed.set()
         self._cut()
 
     def renew(self) -> None:
-        """Cut the connection because the store is elsewhere. The next use reconnects, and a waiting `fetch` returns
-        None. Any thread may call this method."""
+        """Close the connection because the store has moved. The next use reconnects, and a `fetch` that is waiting
+        returns None. Any thread may call this method."""
         self._elsewhere = True
         self._cut()
 
@@ -209,7 +213,7 @@ class ThreadConnection:
         connection = self._connection
         if connection is not None:
             connection.abort()
-        if self._lock.acquire(blocking=False):  # otherwise the thread that uses the connection drops it
+        if self._lock.acquire(blocking=False):  # otherwise, the thread that uses the connection drops it
             try:
                 self._drop()
             finally:

@@ -1,13 +1,14 @@
 """A job's state in a key-value store, version after version. Every fenced write of the state happens in this module.
 
-Each version v has its own key, created by `compare_set(key, "", value)`. This one operation is both the fence, because
-it fails for all but the first writer, and the push, because nodes that have read v - 1 wait for that key. `head` is the
-newest version. It only grows, and may lag behind. Old versions are deleted. A node that was suspended and tries to
-rewrite one of them finds the key absent, but learns from `head` that it is too late.
+Each version v has its own key, created by `compare_set(key, "", value)`. This one operation both fences the write,
+because it fails for all but the first writer, and notifies the nodes, because those that have read v - 1 wait for that
+key. `head` is the number of the newest version. It only grows, and may lag behind. Old versions are deleted. A node
+that was suspended and tries to rewrite one of them finds the key absent, but learns from `head` that it is too late.
 
-If something else has written to these keys so that they contradict each other, all nodes begin another epoch, as after
-a loss of data. A marker in place of the next version wakes the nodes that are waiting for that version. Another kind of
-marker ends the epoch because the store is moving (see `handover`). No version can be written after it.
+If these keys contradict each other because something else has written to them, all nodes begin another epoch, as after
+a loss of data. A marker that is written in place of the next version wakes the nodes that are waiting for that version.
+Another kind of marker ends the epoch because the store is moving (see `handover`). No version can be written after such
+a marker.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.backend import Seal
     from elastic_core.interfaces.store import Store
 
-KEPT = 64  # versions; a writer that falls further behind learns that it has not written, even if it has
+KEPT = 64  # versions; a writer that falls further behind is told that it has not written its version, even if it has
 _WRITER = 8
 _MOST_DIGITS = 18
-_MOST_READ = 4 * KEPT  # versions per read; the head cannot lag further behind
+_MOST_READ = 4 * KEPT  # versions per read; the head cannot lag behind by more than that
 _NEVER = b"(nobody writes this)"
 _LEFT = b"(left for another epoch)"
 _MOVING = b"(moving)"
@@ -62,14 +63,14 @@ class Keys:
 
     id        the epoch; another one begins when the store has lost data, or something else has written to the keys
     s/<v>     version v of the state
-    head      the newest version; it may lag
+    head      the number of the newest version; it may lag
     slots     how many slots of the announcement log have been taken
     e/<n>     slot n of that log
     b/<n>/<k> heartbeats of the node with key k, whose first slot was n (slot numbers repeat after a loss of data)
     base      no live announcement is in a slot before this one
     lead      the leader counter
     moved     where the store has moved to; empty if it stays after all
-    pointed   how often the store's host has looked here since the move, which shows that the host is alive
+    pointed   how often the store's host has checked this key since the move, which shows that the host is alive
     """
 
     def __init__(self, run_id: str, epoch: str = "") -> None:
@@ -95,21 +96,23 @@ class Keys:
 
 
 def is_wait_timeout(error: BaseException) -> bool:
-    """Return whether a store operation timed out while it waited for a key. torch raises the same class for a timeout
-    and for other errors, and only the message distinguishes them. A broken connection has a separate class."""
+    """Return whether a store operation timed out while it waited for a key. torch raises the same exception class for a
+    timeout and for other errors, and only the message distinguishes them. A broken connection raises a different
+    class."""
     words = isinstance(error, RuntimeError) and type(error).__name__ != "DistNetworkError"
     return isinstance(error, TimeoutError) or (words and "timeout" in str(error).lower())
 
 
 def peek(store: Store, key: str) -> bytes | None:
     """Return the value, or None if there is none. `get` is not used, because it would wait until the store's own
-    timeout if the key were deleted after `check`. `standing` alone would wake all clients that wait for the key."""
+    timeout if the key were deleted after `check`. `standing` is not called for an absent key, because it would wake all
+    clients that wait for the key."""
     return standing(store, key) if store.check([key]) else None
 
 
 def standing(store: Store, key: str) -> bytes | None:
-    """Return the same as `peek`, in one operation: a compare_set that changes nothing. Use it only for a key that no
-    client waits for."""
+    """Return the same as `peek`, but with a single operation: a compare_set that changes nothing. Use this only for a
+    key that no client waits for."""
     found = compare_set(store, key, _NEVER, _NEVER)
     return None if found == _NEVER else found
 
@@ -147,7 +150,8 @@ def new_epoch() -> bytes:
 
 
 def epoch_named(value: bytes) -> str:
-    """Return the epoch that the value of `id` names. Any value will do, because names only distinguish epochs."""
+    """Return the epoch that the value of `id` names. Any value is accepted, because the names only serve to distinguish
+    epochs."""
     name = value.decode("latin-1")
     return name if _EPOCH.fullmatch(name) or not name else hashlib.sha256(value).hexdigest()[:16]
 
@@ -158,7 +162,8 @@ def foreign(expected: str, found: str) -> ForeignWrite:
 
 
 def delete(store: Store, key: str) -> bool:
-    """Delete the key if the store can; a key that stays only costs memory. Returns whether a key was deleted."""
+    """Delete the key if the store supports this. A key that is not deleted only costs memory. Returns whether a key was
+    deleted."""
     with contextlib.suppress(NotImplementedError, AttributeError):
         return bool(store.delete_key(key))
     return False
@@ -169,24 +174,25 @@ def point(store: Store, keys: Keys, seal: Seal, where: str) -> bool:
     already agreed on a state in this epoch."""
     pointer, first = seal.sealed(keys.moved, where.encode()), keys.state(1)
     before = peek(store, keys.moved)
-    if before is not None:  # a pointer, to this place or an older one
+    if before is not None:  # a pointer to this place or to an older one
         return before == pointer or compare_set(store, keys.moved, before, pointer) == pointer
     if peek(store, first) is not None or as_number(keys.head, peek(store, keys.head) or b"0"):
         return False
     create(store, keys.moved, pointer)
     if create(store, first, _MOVING + seal.sealed(_marker_at(first), b"[]")).startswith(_MOVING):
         return True
-    delete(store, keys.moved)  # otherwise no node could take over this store
+    delete(store, keys.moved)  # otherwise, no node could take over this store
     return False
 
 
 def _marker_at(key: str) -> str:
-    """Return the place for which a marker is signed, so that nodes cannot mistake a signed state for a marker."""
+    """Return the place for which a marker is signed. It differs from the state's place, so that nodes cannot mistake a
+    signed state for a marker."""
     return key + "/moving"
 
 
 class Version(NamedTuple):
-    """Identifies one write: the epoch, and the number of the version in it."""
+    """Identifies one write by its epoch and the number of its version in that epoch."""
 
     epoch: str
     number: int
@@ -238,18 +244,19 @@ class Versions:
                 self._known, number = None, max(0, head - 1)
             elif head - KEPT > number:
                 number = head - 1  # the next ones were deleted
-            elif before > number:  # true even before this read, and a version that new is not deleted yet
+            elif before > number:  # so even before this read, and a version that new is not yet deleted
                 raise foreign(f"the state under the key {self._keys.state(number + 1)!r}", f"none up to {head}")
         raise foreign(f"a head that keeps up with the states under {self._keys.state(number)!r}", f"{head}")
 
     def leave(self, store: Store) -> None:
         """Wake the thread that waits for the next version in an epoch that the nodes have left. If a client has deleted
-        the keys, nothing else would wake the thread: its connection works, and no node writes that version any more."""
+        the keys, nothing else would wake this thread, because its connection still works and no node will write that
+        version."""
         if not self._observes:
             create(store, self._keys.state(self._number() + 1), _LEFT)
 
     def adopt(self, number: int, value: bytes) -> bool:
-        """Use a version that another thread has read. Returns whether it is the next one."""
+        """Adopt a version that another thread has read, if it is the next one. Returns whether it is."""
         if number != self._number() + 1 or value == _LEFT or value.startswith(_MOVING):
             return False
         self._known = (number, value)
@@ -270,8 +277,9 @@ class Versions:
 
     def write(self, store: Store, state: bytes, after: int) -> tuple[bytes, Version, bool] | None:
         """Write version `after` + 1 unless it exists. Returns the newest version, and whether this call wrote it. Each
-        value begins with its writer's id. So if two nodes write the same state, only one of them has written it, and a
-        node that repeats a write whose answer was lost learns that the write had succeeded."""
+        value begins with its writer's id. Therefore, if two nodes write the same state, only one of them is told that
+        it has written it. If the answer to a write is lost and the node repeats the write, the node learns whether the
+        first attempt had succeeded."""
         number = after + 1
         value = self._writer + b":" + self._seal.sealed(self._keys.state(number), state)
         if after > self._number():
@@ -283,7 +291,7 @@ class Versions:
         return state, Version(self._keys.epoch, number), True
 
     def freeze(self, store: Store, heirs: Sequence[str]) -> None:
-        """Allow no more versions in this epoch, because one of these nodes will copy the newest version to the next
+        """Prevent further versions in this epoch, because one of these nodes will copy the newest version to the next
         store."""
         heirs_listed = json.dumps(heirs[:_MOST_HEIRS]).encode()
         for _ in range(_MOST_READ):
@@ -292,7 +300,7 @@ class Versions:
             value = _MOVING + self._seal.sealed(_marker_at(key), heirs_listed)
             if create(store, key, value) == value:
                 return
-        raise foreign(f"a free key for a version after {self._number()}", "other writes there")
+        raise foreign(f"a free key for a version after {self._number()}", "writes by something else")
 
     def _heirs(self, number: int, value: bytes) -> tuple[str, ...] | None:
         """Return the keys of the nodes to which the store is moving, or None if the value is not such a marker."""
@@ -327,8 +335,8 @@ class Versions:
             number -= 1
 
     def _raised_head(self, store: Store, number: int) -> int:
-        """Raise the head to at least this number, and return the head. If the node dies before that, its version is
-        still valid, and the head lags until the next write."""
+        """Raise the head to at least this number, and return the head. If the node dies before it has raised the head,
+        its version is still valid, and the head lags until the next write."""
         head = number - 1
         while True:
             found = as_number(self._keys.head, compare_set(store, self._keys.head, b"%d" % head, b"%d" % number))

@@ -318,7 +318,7 @@ def test_failure_in_a_lost_round_is_ignored(build, choose):
 def test_younger_agent_of_a_live_name_is_refused(build, choose):
     older, younger = build.seen("a/1", node="a", address="10.0.0.1"), build.seen("a/2", node="a", since=89.9)
     decision = choose((older, younger), State())
-    assert decision.reason == "two agents have one name"
+    assert decision.reason == "two agents have the same name"
     assert decision.state.refused == (("a/2", "the name a is taken by a live agent at 10.0.0.1"),)
     assert isinstance(choose((older, replace(younger, since=Instant(91.0))), State()), Wait)
     assert isinstance(choose((replace(older, late=True), younger), State()), Wait)
