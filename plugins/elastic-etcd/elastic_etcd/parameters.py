@@ -1,7 +1,7 @@
 """Reads the client's endpoint and options, and reports all problems together.
 
-It does no I/O except for the password, which may be in a file or a variable. The variable is removed from this
-process's environment, so that no process started later inherits it.
+The only input that it reads is the password, which may be in a file or an environment variable. The variable is removed
+from this process's environment, so that no process that is started later inherits it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,14 @@ _CERTIFICATES = ("ca_cert", "ssl_cert", "ssl_cert_key")
 _PASSWORDS = ("password", "password_file", "password_env")
 
 _taken: dict[str, str] = {}
-"""Passwords from variables of this process, kept because another job or round may read them again."""
+"""Passwords that were read from this process's environment variables. They are kept because another job or round may
+need them again."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A member of the cluster. `host` has no brackets. `scheme` is http, https, or empty if the endpoint names none."""
+    """A member of the cluster. `host` contains no brackets. `scheme` is http or https, or empty if the endpoint names
+    no scheme."""
 
     host: str
     port: int = DEFAULT_PORT
@@ -59,7 +61,8 @@ class Endpoint:
 @dataclass(frozen=True)
 class EtcdParameters:
     """How to connect to the cluster, and which keys to use there. All keys begin with `/<prefix>/`. A node's keys
-    outlive its last heartbeat by `lease_ttl`, at least 2 s (default: the time for which heartbeats may be missing)."""
+    outlive its last heartbeat by `lease_ttl` seconds, which is at least 2 (default: the time for which heartbeats may
+    be missing)."""
 
     endpoints: tuple[Endpoint, ...]
     security: Security | None = None
@@ -90,9 +93,10 @@ def read_parameters(
 
     Args:
         endpoint: one or more `[scheme://]host[:port]`, separated by commas.
-        options: the values of the options in CONNECTION and LEASE_TTL, as text or typed. None and empty text mean
-            unset.
-        environment: contains the password's variable (default: this process's environment, which then loses it).
+        options: the values of the options in CONNECTION and LEASE_TTL, as strings or typed values. None and an empty
+            string mean that the option is not set.
+        environment: contains the variable with the password (default: this process's environment, from which the
+            variable is then removed).
         origin, endpoint_origin: the source of the options and of the endpoint, for messages.
     """
     own = (*CONNECTION, LEASE_TTL)
@@ -115,7 +119,7 @@ def read_parameters(
 
 
 def _own_password(variable: str) -> str | None:
-    """Return this process's variable, even if an earlier call has removed it."""
+    """Return the value of this process's environment variable, even if an earlier call has removed the variable."""
     if (found := os.environ.pop(variable, None)) is not None:
         _taken[variable] = found
     return _taken.get(variable)
@@ -140,7 +144,7 @@ class _Reading:
             return None
         written = {endpoint.scheme for endpoint in endpoints} - {""}
         if protocol and written - {protocol}:
-            self._wrong("protocol", f"expected {written.pop()} as in the endpoints, found {protocol}; correct one")
+            self._wrong("protocol", f"expected {written.pop()} as in the endpoints, found {protocol}; change one")
         given = [name for name in _CERTIFICATES if self._given(name)]
         chosen = protocol or next(iter(written), "https" if given else "http")
         if chosen == "http" and given:
@@ -150,7 +154,7 @@ class _Reading:
     def login(self, variables: Callable[[str], str | None]) -> Login | None:
         user, written = self._given("user"), [name for name in _PASSWORDS if self._given(name)]
         variable = self._given("password_env") or PASSWORD_ENV
-        held = variables(variable)  # removed in any case, because workers must not inherit it
+        held = variables(variable)  # always removed, because workers must not inherit it
         if user is None:
             if written:
                 self._wrong("user", "a password requires a user")
@@ -161,7 +165,7 @@ class _Reading:
         if (path := self._given("password_file")) is not None:
             password = self._in_file(path)
         elif password is None:
-            ways = f"set the variable {variable}, or name a file with it (password_file)"
+            ways = f"set the variable {variable}, or name a file that contains the password (password_file)"
             self._wrong("password", f"the user {user!r} requires a password; {ways}")
         elif any("\ud800" <= it <= "\udfff" for it in password):
             self._wrong("password", "expected UTF-8 text, found other bytes in it")
@@ -177,11 +181,12 @@ class _Reading:
         return ""
 
     def expect_nobody_listens(self, endpoints: Sequence[Endpoint]) -> None:
-        """Accept a password in plain text only if it stays on this machine or if the user allows it. The only name that
-        keeps it here is `localhost`, because a name server could redirect any other."""
+        """Allow a password to be sent in plain text only if it stays on this machine or if the user has allowed it.
+        Among host names, only `localhost` guarantees that it stays here, because a name server could redirect any other
+        name."""
         exposed = [endpoint.address for endpoint in endpoints if not is_loopback(endpoint.host)]
         if exposed and not self._given("insecure_password"):
-            risk = f"expected TLS to {', '.join(exposed)}, found plain text, in which others could read the password"
+            risk = f"expected TLS to {', '.join(exposed)}, found plain text, which would let others read the password"
             ways = "use https (protocol, ca_cert), or insecure_password=true if something else encrypts the connection"
             self._wrong("insecure_password", f"{risk}; {ways}")
 
@@ -210,7 +215,7 @@ def parse_endpoints(text: str, origin: str = ORIGIN) -> tuple[Endpoint, ...]:
             found.setdefault(endpoint.address, endpoint)
     schemes = sorted({endpoint.scheme for endpoint in found.values() if endpoint.scheme})
     if len(schemes) > 1:
-        problems.append(Problem(origin, f"expected endpoints of one scheme, found http and https in {text!r}"))
+        problems.append(Problem(origin, f"expected endpoints with the same scheme, found http and https in {text!r}"))
     if problems:
         raise ConfigurationError(*problems)
     return tuple(found.values())

@@ -19,14 +19,14 @@ CONNECTION = (
         "http or https; defaults to the endpoints' scheme, or to https if a certificate is set",
     ),
     Option(
-        "ca_cert", str, None, "PEM file with the CAs that sign the servers' certificates; by default the system's CAs"
+        "ca_cert", str, None, "PEM file with the CAs that sign the servers' certificates; defaults to the system's CAs"
     ),
     Option("ssl_cert", str, None, "PEM file with this client's certificate"),
     Option("ssl_cert_key", str, None, "PEM file with the certificate's private key"),
     Option("user", str, None, "user name to authenticate with"),
     Option("password", str, None, "the user's password; safer in a file or the environment", secret=True),
     Option("password_file", str, None, "file with the password, which other users must not be able to read"),
-    Option("password_env", str, None, "environment variable with the password; by default ELASTIC_ETCD_PASSWORD"),
+    Option("password_env", str, None, "environment variable with the password; defaults to ELASTIC_ETCD_PASSWORD"),
     Option("insecure_password", bool, False, "allow the password to be sent unencrypted over the network"),
     Option("prefix", str, "elastic", "prefix of all keys"),
 )
@@ -34,15 +34,15 @@ LEASE_TTL = Option(
     "lease_ttl",
     float,
     None,
-    "time until etcd drops a silent node; by default keep_alive_interval times keep_alive_max_attempt",
+    "time until etcd drops a silent node; defaults to keep_alive_interval times keep_alive_max_attempt",
     "seconds",
     least=2,
 )
 SERVING = (
     Option("serve", bool, False, "run an etcd member on each host in --rdzv-endpoint"),
-    Option("serve_peer_port", int, None, "peer port of these members; by default each port plus 1", least=1),
+    Option("serve_peer_port", int, None, "peer port of these members; defaults to each client port plus 1", least=1),
     Option(
-        "serve_folder", str, None, "folder for the members' data, such as /dev/shm; by default the temporary folder"
+        "serve_folder", str, None, "folder for the members' data, such as /dev/shm; defaults to the temporary folder"
     ),
 )
 ETCD = (
@@ -62,7 +62,7 @@ ETCD = (
 
 
 def look_for_libraries() -> None:
-    """Report missing libraries here, because the thread that imports them would only report that etcd is
+    """Report missing libraries. This is done here because the thread that imports them would only report that etcd is
     unreachable."""
     from importlib.util import find_spec
 
@@ -94,7 +94,7 @@ def _store(context: Context) -> Store:
 
     options = context.options
     parameters = read_parameters(options["endpoint"], options, origin="store", endpoint_origin="store: endpoint")
-    # Separate from jobs' keys: no quoted run id contains a plus.
+    # These keys cannot clash with a job's keys, because no quoted run id contains a plus sign.
     prefix, timeout = f"/{parameters.prefix}/+store/", timedelta(seconds=options["timeout"])
     made: Store = EtcdStore(client_for(parameters), prefix, timeout, owns_client=True)
     return made

@@ -194,7 +194,9 @@ def test_too_large_answer_is_reported(backend, client, prefix):
     keys = Keys(prefix.decode(), "job")
     for number in range(45):
         client.transact(Transaction([], [Put(keys.node(f"n{number}"), b"x" * 1_560_000)]))
-    with pytest.raises(RendezvousConnectionError, match=r"too much is stored under our keys for an answer of 64 MiB"):
+    with pytest.raises(
+        RendezvousConnectionError, match=r"too much is stored under this job's keys for a response of 64 MiB"
+    ):
         backend().roster()
 
 

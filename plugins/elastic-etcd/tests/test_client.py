@@ -99,9 +99,9 @@ def test_lease_lasts_at_least_two_seconds(client):
 def test_revoked_lease_raises_lease_gone(client, prefix):
     lease = client.grant(30).id
     client.revoke(lease)
-    with pytest.raises(EtcdLeaseGone, match="take a new one"):
+    with pytest.raises(EtcdLeaseGone, match="request a new one"):
         client.renew(lease)
-    with pytest.raises(EtcdLeaseGone, match="take a new one"):
+    with pytest.raises(EtcdLeaseGone, match="request a new one"):
         put(client, prefix + b"a", b"", lease)
 
 

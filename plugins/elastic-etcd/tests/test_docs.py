@@ -259,7 +259,7 @@ def test_guide_commands_run_inspect_and_drain_a_job(site):
 def test_user_cannot_run_jobs_under_another_prefix(site):
     assert "/elastic/" in site.shell.run(site.page.block("role get trainer"))
     output = one_node(site, "ELASTIC_RDZV_CONF+=,prefix=elasticsearch", code=7)
-    assert "needs permission to read and write our keys" in output
+    assert "needs permission to read and write this job's keys" in output
 
 
 def test_client_certificate_identifies_the_user(site):

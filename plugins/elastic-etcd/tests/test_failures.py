@@ -60,10 +60,10 @@ def test_failure_is_classified_by_code_and_text(code, details, verdict):
 REFUSALS = [
     ("PERMISSION_DENIED", "etcdserver: permission denied", EtcdDenied, "role grant-permission"),
     ("INVALID_ARGUMENT", "etcdserver: authentication failed, invalid user ID or password", EtcdDenied, "password"),
-    ("INVALID_ARGUMENT", "etcdserver: user name is empty", EtcdDenied, "the cluster requires user and password"),
+    ("INVALID_ARGUMENT", "etcdserver: user name is empty", EtcdDenied, "the cluster requires a user and a password"),
     ("UNAUTHENTICATED", "etcdserver: invalid auth token", EtcdDenied, "denies access"),
     ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", EtcdFull, "alarm disarm"),
-    ("NOT_FOUND", "etcdserver: requested lease not found", EtcdLeaseGone, "take a new one"),
+    ("NOT_FOUND", "etcdserver: requested lease not found", EtcdLeaseGone, "request a new one"),
     ("FAILED_PRECONDITION", "etcdserver: lease already exists", EtcdLeaseExists, "already exists: choose another id"),
     ("OUT_OF_RANGE", "etcdserver: mvcc: something new", EtcdRefused, "something new"),
 ]
@@ -82,8 +82,8 @@ FAULTS = [
     ("UNAVAILABLE", CONNECT + "Connection refused", "nothing listens there"),
     ("UNAVAILABLE", "errors resolving no.such:2379: [x]", "the name cannot be resolved"),
     ("UNAVAILABLE", CONNECT + "ipv4:127.0.0.1:1: Socket closed", "it may expect TLS"),
-    ("UNAVAILABLE", CONNECT + "Handshake read failed (Socket closed)", "it may speak plain text"),
-    ("UNAVAILABLE", CONNECT + "SSL_ERROR_SSL: x:WRONG_VERSION_NUMBER", "it may speak plain text"),
+    ("UNAVAILABLE", CONNECT + "Handshake read failed (Socket closed)", "it may expect plain text"),
+    ("UNAVAILABLE", CONNECT + "SSL_ERROR_SSL: x:WRONG_VERSION_NUMBER", "it may expect plain text"),
     ("UNAVAILABLE", CONNECT + "Handshake read failed (Endpoint closing)", "or hang"),
     ("UNAVAILABLE", CONNECT + "connection attempt timed out before receiving SETTINGS frame", "does not answer"),
     ("UNAVAILABLE", CONNECT + "x:CERTIFICATE_VERIFY_FAILED: y", "set ca_cert"),

@@ -51,27 +51,27 @@ def test_owner_of_the_prefix_can_use_its_keys(client_of):
 
 def test_wrong_password_is_denied_and_not_shown(client_of):
     client = client_of(ALICE.name, "not-the-password")
-    with pytest.raises(EtcdDenied, match="correct user or password") as caught:
+    with pytest.raises(EtcdDenied, match="correct the user or the password") as caught:
         client.read(b"/alice/a")
     assert not any(secret in str(caught.value) for secret in SECRETS)
 
 
 def test_unknown_user_is_denied(client_of):
-    with pytest.raises(EtcdDenied, match="correct user or password"):
+    with pytest.raises(EtcdDenied, match="correct the user or the password"):
         client_of("mallory", "m").read(b"/alice/a")
 
 
 @pytest.mark.parametrize("user", [ALICE, BOB], ids=["other prefix", "no role"])
 def test_keys_outside_the_prefix_are_denied(client_of, user):
     client = client_of(user.name, user.password)
-    with pytest.raises(EtcdDenied, match=r"permission to read and write our keys; .* etcdctl role grant-permission"):
+    with pytest.raises(EtcdDenied, match=r"read and write this job's keys; .* etcdctl role grant-permission"):
         client.read(b"/secret")
-    with pytest.raises(EtcdDenied, match="permission to read and write our keys"):
+    with pytest.raises(EtcdDenied, match="permission to read and write this job's keys"):
         put(client, b"/secret")
 
 
 def test_missing_login_is_denied(client_of):
-    with pytest.raises(EtcdDenied, match="the cluster requires user and password"):
+    with pytest.raises(EtcdDenied, match="the cluster requires a user and a password"):
         client_of().read(b"/alice/a")
 
 
@@ -137,6 +137,6 @@ def test_changed_password_is_denied(servers):
     put(client, b"/alice/a", b"1")
     root = server.call("/v3/auth/authenticate", name="root", password="the-roots-password")["token"]
     server.call("/v3/auth/user/changepw", root, name=ALICE.name, password="another")
-    with pytest.raises(EtcdDenied, match="correct user or password"):
+    with pytest.raises(EtcdDenied, match="correct the user or the password"):
         put(client, b"/alice/a", b"2")
     client.close()

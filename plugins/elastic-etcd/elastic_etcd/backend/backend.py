@@ -43,22 +43,22 @@ _NEVER = StateVersion(-1, 0)  # matches no state
 
 
 class EtcdRendezvousBackend(RosterBackend):
-    """A rendezvous backend over etcd's v3 API. Each node costs one lease, its renewals and one watch; the leader has a
-    second watch. etcd drops a lost node when the node's lease expires. A job's keys disappear some minutes after its
-    last node.
+    """A rendezvous backend over etcd's v3 API. For each node, etcd has to keep one lease, which the node renews, and
+    one watch. The leader has a second watch. etcd drops a lost node's entry when the node's lease expires. A job's keys
+    disappear a few minutes after its last node has left.
 
     Every method but `close` may raise two errors. RendezvousConnectionError means that no member answers, that the
-    job's keys exceed the size of an answer, or that the quota was used up after a successful announcement. A running
-    job may survive these, and the next call tries again. RendezvousError means that etcd rejects the request because of
-    a missing permission, a wrong password, or a lack of space for the first announcement.
+    job's keys are too large for one response, or that the quota was used up after a successful announcement. A running
+    job may survive these problems, and the next call tries again. RendezvousError means that etcd rejects the request
+    because of a missing permission, a wrong password, or a lack of space for the first announcement.
 
     Args:
         client: closed by the backend.
-        run_id: the job; jobs with different ids do not see each other.
+        run_id: the job's run id; jobs with different ids do not see each other.
         lease_ttl: seconds without a heartbeat after which a node is lost; at least 2.
         server: an etcd server in this process, stopped by `close`.
-        grace: seconds beyond `lease_ttl` for which nodes keep their workers while no member answers. Without a quorum
-            etcd expires no lease, so no node is considered lost.
+        grace: seconds beyond `lease_ttl` for which nodes keep their workers running while no member answers. Without a
+            quorum, etcd lets no lease expire, so no node is considered lost.
         served: the cluster, if the job's agents serve it; `close` stops this agent's member.
     """
 
@@ -90,7 +90,7 @@ class EtcdRendezvousBackend(RosterBackend):
         self._state = StateKey(client, self._keys.state, clock)
         self._version = NOTHING
         self._announced: dict[str, int] = {}
-        self._interruptions = 0  # of the round's watch, when this node's entry was last known to exist
+        self._interruptions = 0  # interruptions of the round's watch when this node's entry was last known to exist
         self._written_after = 0  # the number of losses when this node last wrote the state
         self._has_been_announced = False
         self._leads = False
@@ -145,8 +145,8 @@ class EtcdRendezvousBackend(RosterBackend):
                 self._announced.pop(key, None)
                 self._leads = False
                 raise EntryDroppedError(
-                    "etcd has ended this node's lease: no renewal reached etcd in time (this process was suspended or "
-                    "cut off); the node announces itself again"
+                    "etcd has ended this node's lease, because no renewal reached etcd in time (this process was "
+                    "suspended or cut off); the node announces itself again"
                 )
             self._check_entry(key)
             if leading:
@@ -196,8 +196,8 @@ class EtcdRendezvousBackend(RosterBackend):
                 server.stop()
 
     def _put_entry(self, key: str, entry: bytes) -> int | None:
-        """Write this node's entry. Return roughly how many entries are older, or None if etcd holds an announcement by
-        this node that it was unaware of.
+        """Write this node's entry. Return the approximate number of older entries, or None if etcd holds an
+        announcement by this node of which it was unaware.
 
         A stalled member may carry out a put later, after the client has given up on it. Each put therefore names the
         entry that it replaces, so that it cannot replace a newer one.
@@ -225,13 +225,14 @@ class EtcdRendezvousBackend(RosterBackend):
         found = self._client.read(self._keys.node(key)).first
         if found is None or found.mod_revision != announced:
             raise EntryDroppedError(
-                "etcd has lost this node's latest entry: it was wiped or restored; the node announces itself again"
+                "etcd was wiped or restored and has lost this node's latest entry; the node announces itself again"
             )
         self._interruptions = interruptions
 
     def _lead(self, name: bytes) -> None:
-        """Announce that this node leads. If two nodes lead, the one that is not first in line steps back when it sees
-        the other's heartbeats. The first in line takes the key back with its next heartbeat.
+        """Announce that this node leads. If two nodes lead, the one that is not first in the succession order steps
+        back when it sees the other node's heartbeats. The node that is first in the order takes the key back with its
+        next heartbeat.
         """
         holder = self._round.holder
         contested = self._leads and holder is not None and holder != name
@@ -273,7 +274,7 @@ class EtcdRendezvousBackend(RosterBackend):
         except EtcdRefused as error:
             passes = isinstance(error, EtcdTooLarge) or (isinstance(error, EtcdFull) and self._has_been_announced)
             raise (RendezvousConnectionError if passes else RendezvousError)(f"{doing}: {error}") from error
-        except ValueError as error:  # it exceeds etcd's limits
+        except ValueError as error:  # the transaction exceeds etcd's limits
             raise RendezvousError(f"{doing}: {error}") from error
 
     def _wait(self, wait: Callable[[], bool]) -> bool:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from elastic_etcd.server import EtcdServer
     from elastic_etcd.server.member import ServedCluster
 
-CALL: Duration = 5.0  # for one operation, with all its attempts on all members
-_STORE_TTL: Duration = 24 * 3600.0  # longer than members need to find each other when a round begins
+CALL: Duration = 5.0  # seconds for one operation, including all its attempts on all members
+_STORE_TTL: Duration = 24 * 3600.0  # longer than the members of a round need to find each other when it begins
 
 
 def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, Store]:
@@ -70,7 +70,8 @@ def handler_for(params: RendezvousParameters) -> RoundHandler:
                 served = served_cluster(params, parameters)
                 served.start()
                 undo.callback(served.stop)
-        # A call must fail before the join stops waiting for a first answer, or its reason would not be reported.
+        # A call must fail before the join stops waiting for a first answer. Otherwise, the reason for the failure would
+        # not be reported.
         backend = _backend(params, parameters, 0.5, server, served)
         keys = Keys(parameters.prefix, params.run_id)
         address = partial(advertised_address, params, parameters.places)
@@ -89,7 +90,7 @@ def open_backend(params: RendezvousParameters) -> EtcdRendezvousBackend:
 
 def client_for(parameters: EtcdParameters, longest: Duration = math.inf, node: str = "") -> EtcdClient:
     """Create a client whose calls take at most `longest` seconds. The name `node` determines which member is tried
-    first, which spreads a thousand nodes over all members.
+    first, so that the nodes of a large job are spread over all members.
     """
     timeout = min(parameters.read_timeout, longest)
     addresses = parameters.addresses
@@ -106,8 +107,8 @@ def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> 
     options, tls = options_of(params, SERVING), parameters.security
     problems, hosts = [], len(parameters.endpoints)
     if hosts % 2 == 0:
-        reason = f"expected an odd number of hosts with serve=true, found {hosts}: the last adds no fault tolerance"
-        problems.append(Problem("--rdzv-endpoint", f"{reason}; add or remove one"))
+        reason = f"expected an odd number of hosts with serve=true, found {hosts}: the last one adds no fault tolerance"
+        problems.append(Problem("--rdzv-endpoint", f"{reason}; add or remove a host"))
     if parameters.login is not None:
         problems.append(Problem("--rdzv-conf: user", "a cluster that agents serve has no users; remove the option"))
     if problems:
@@ -129,7 +130,7 @@ def _backend(
     options = options_of(params, ETCD)
     longest = share * min(options["join_timeout"], options["connect_timeout"])
     node = params.node.name if params.node else ""
-    if served is not None and served.own is not None:  # prefer our member, which ends when we do
+    if served is not None and served.own is not None:  # prefer our own member, which ends when we do
         own, node = served.own.address, ""
         nearest = sorted(parameters.endpoints, key=lambda endpoint: endpoint.address != own)
         parameters = replace(parameters, endpoints=tuple(nearest))
@@ -145,8 +146,8 @@ def _backend(
 
 
 def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Duration:
-    """Return the configured TTL, or by default the time for which heartbeats may be missing. Raises ConfigurationError
-    if the configured TTL is too short.
+    """Return the configured TTL. If it is not set, return the time for which heartbeats may be missing. Raises
+    ConfigurationError if the configured TTL is too short.
     """
     settings = settings_of(params)
     if parameters.lease_ttl is None:
@@ -162,8 +163,9 @@ def _round_store(parameters: EtcdParameters, keys: Keys, name: str) -> Store:
     """Return the store that the members of the named round share. Its keys disappear with the job's state, or when a
     later round's store is first written to.
 
-    It is a torch store only if torch is already imported, because otherwise no program can pass it to torch, and the
-    import would take a second or two and 200 MiB. Hardly any agent uses the store, so its client connects on first use.
+    It is a torch store only if torch is already imported. Otherwise, no program can pass it to torch, and importing
+    torch would take a second or two and 200 MiB of memory. Hardly any agent uses the store, so its client connects on
+    first use.
     """
 
     def lease(client: EtcdClient) -> int:

@@ -2,7 +2,8 @@
 leader's key.
 
 Any client with write access can write anything to these keys. An invalid record is logged once and ignored, and so is
-every record beyond the first `MOST_KEYS`. Memory is therefore bounded, and a bad record blocks nothing.
+every record beyond the first `MOST_KEYS`. Memory use is therefore bounded, and an invalid record does not affect the
+other ones.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class KeyCache(Reflector):
         return {key: pair.mod_revision for key, pair in self._pairs.items()}
 
     def _replace(self, found: Range) -> None:
-        self._pairs = {}  # keys known before do not use up the limit
+        self._pairs = {}  # keys that were known before must not use up the limit
         self._pairs = {pair.key: pair for pair in found.values if self._can_be_ours(pair)}
 
     def _apply(self, event: Event) -> None:
@@ -60,7 +61,7 @@ class KeyCache(Reflector):
         return self.wait_for(has_news, timeout)
 
     def _why_not(self, pair: KeyValue) -> str:
-        """Return why this record is not ours, or an empty string if it may be ours."""
+        """Return the reason why this record cannot belong to this job, or an empty string if it can."""
         return ""
 
     def _can_be_ours(self, pair: KeyValue) -> bool:
@@ -86,7 +87,7 @@ class KeyCache(Reflector):
             self._pairs[key] = pair
 
     def _is_newer(self, pair: KeyValue) -> bool:
-        known = self._pairs.get(pair.key)  # perhaps this node's write, not yet reported by the watch
+        known = self._pairs.get(pair.key)  # may be this node's write, which the watch has not reported yet
         return pair.mod_revision > max(self._revision, known.mod_revision if known else 0)
 
 
@@ -108,8 +109,8 @@ class NodeCache(KeyCache):
             return tuple(sorted(self._pairs.values(), key=lambda pair: pair.create_revision))
 
     def wait(self, timeout: Duration, more: int) -> bool:
-        """Block until `more` changes have arrived since `entries`, or for `timeout` seconds. Return whether they have
-        arrived.
+        """Block until `more` changes have arrived since the last call of `entries`, but at most `timeout` seconds.
+        Return whether they have arrived.
         """
         return self._wait(lambda: self._changes >= more, timeout)
 
@@ -125,8 +126,8 @@ class RoundCache(KeyCache):
     """The state and the leader's key. One thread calls `wait`, any thread may call `close`, and a third thread calls
     the rest.
 
-    A slightly old state is good enough for a decision, because a write names the state that it replaces. But the
-    entries used in the same decision must have been read at the state's revision or later.
+    A slightly outdated state is good enough for a decision, because a write names the state that it replaces. However,
+    the entries used in the same decision must have been read at the state's revision or later.
     """
 
     def __init__(self, client: EtcdClient, keys: Keys, clock: Clock) -> None:
@@ -148,14 +149,14 @@ class RoundCache(KeyCache):
             return self._pairs.get(self._keys.state)
 
     def wrote(self, pair: KeyValue) -> None:
-        """Record a value that this node has written or received in an answer."""
+        """Record a value that this node has written, or has received in a response."""
         with self._changed:
             if self._is_newer(pair):
                 self._put(pair.key, pair)
 
     @property
     def holder(self) -> bytes | None:
-        """The leader, or None if there is no leader or it is unknown."""
+        """The leader, or None if there is no leader or the leader is unknown."""
         with self._changed:
             pair = self._pairs.get(self._keys.lead)
             return pair and pair.value
@@ -167,8 +168,8 @@ class RoundCache(KeyCache):
             return self._led and self._keys.lead not in self._pairs
 
     def wait(self, token: StateVersion, timeout: Duration) -> bool:
-        """Block until the state's version differs from `token`, until the leader has left, or for `timeout` seconds.
-        Return whether either event happened.
+        """Block until the state's version differs from `token` or the leader has left, but at most `timeout` seconds.
+        Return whether one of the two has happened.
         """
         return self._wait(lambda: self._has_news(token), timeout)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 RUN_TTL: Duration = 600.0
 _MARK = 8  # bytes at the beginning of each value
-_LONGEST_NAME = 4096  # bytes; quoted, a character takes up to twelve
+_LONGEST_NAME = 4096  # bytes; a quoted character takes up to twelve
 
 
 class Keys:
@@ -46,7 +46,7 @@ class Keys:
         return f"{self.earlier_rounds(name)}{name.lstrip('0123456789')}/"
 
     def earlier_rounds(self, name: str) -> str:
-        """Return the end of the range that holds the keys of rounds with lower numbers."""
+        """Return the end of the range of keys that belong to rounds with lower numbers."""
         return f"{self.store}{name.partition('-')[0]:0>20}"
 
     def node(self, key: str) -> bytes:
@@ -54,8 +54,8 @@ class Keys:
         return self.nodes + quote(key, safe="").encode()
 
     def key_of(self, name: bytes) -> str | None:
-        """Return the node whose entry has this name. Returns None if the name is too long or not printable, or if
-        `node` would not create it, so that no node has two names.
+        """Return the key of the node whose entry is stored under this name. Returns None if the name is too long or not
+        printable. Also returns None if `node` would not create this name, so that no node has two names.
         """
         if len(name) > len(self.nodes) + _LONGEST_NAME:
             return None
@@ -64,8 +64,9 @@ class Keys:
 
 
 class StateVersion(NamedTuple):
-    """A token: the state's mod_revision, its lease, and its value's mark, which is random for each write. The mark is
-    needed because a wiped or restored store repeats revisions, and a backup has the same lease.
+    """A token, which consists of the state's mod_revision, its lease, and its value's mark, which is chosen at random
+    for each write. The mark is needed because a store that was wiped or restored repeats revisions, and a state
+    restored from a backup has the same lease.
     """
 
     revision: int
@@ -84,8 +85,8 @@ def version_of(pair: KeyValue | None) -> StateVersion:
 class StateKey:
     """The job's state under one key. It is used from one thread.
 
-    The key has a separate lease, which outlives the nodes by `RUN_TTL` seconds and which the leader renews. A
-    job's keys therefore disappear on their own, but a job that has lost all its nodes can be resumed before then.
+    The key has a separate lease, which the leader renews and which outlives the nodes by `RUN_TTL` seconds. A job's
+    keys therefore disappear on their own, but until then, a job that has lost all its nodes can be resumed.
     """
 
     def __init__(self, client: EtcdClient, key: bytes, clock: Clock) -> None:
@@ -110,17 +111,17 @@ class StateKey:
     def write(self, state: bytes, token: StateVersion, lost: bool = False) -> tuple[KeyValue | None, bool]:
         """Replace the state that `token` identifies. Returns the key's current value, and whether this call wrote it.
 
-        The random mark at the beginning of each value distinguishes two nodes that write the same state, and shows a
-        node whose answer was lost that its write succeeded. `lost` is true if the store was wiped or restored
-        since the last write. In that case, the state gets a new lease, so that no old token is valid by chance: etcd
-        compares revisions and leases, but not marks.
+        The random mark at the beginning of each value distinguishes the writes of two nodes that write the same state.
+        It also shows a node that received no answer to its write that the write succeeded. `lost` is true if the store
+        was wiped or restored since the last write. In that case, the state gets a new lease, so that no old token is
+        valid by chance: etcd compares revisions and leases, but not marks.
         """
         value = secrets.token_hex(_MARK // 2).encode() + b":" + state
         self._lease = 0 if lost else self._lease
         before = self._lease
         try:
             found, written = self._attempt(value, token)
-        except EtcdLeaseGone:  # there was no leader for a long time
+        except EtcdLeaseGone:  # the old lease expired, because there was no leader for a long time
             self._lease = before = 0
             found, written = self._attempt(value, token)
         if not written and self._lease != before:  # the new lease is not needed

@@ -13,19 +13,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 OPTIONS = (
-    # Detects a stopped (not dead) server within 7 s. etcd closes connections that ping more often than every 5 s.
+    # Detects a server that is suspended (but not dead) within 7 s. etcd closes connections that ping more often than
+    # every 5 s.
     ("grpc.keepalive_time_ms", 5200),
     ("grpc.keepalive_timeout_ms", 1800),
     ("grpc.http2.ping_timeout_ms", 1800),
-    ("grpc.http2.max_pings_without_data", 0),  # unlimited: by default pings stop after two while only a watch is open
+    ("grpc.http2.max_pings_without_data", 0),  # unlimited; by default, pings stop after two if only a watch is open
     # With the defaults, a channel may stay dead for 40 s after its server has recovered.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.dns_min_time_between_resolutions_ms", 1000),
-    ("grpc.enable_http_proxy", 0),  # `http_proxy` is meant for the web
+    ("grpc.enable_http_proxy", 0),  # `http_proxy` is meant for web traffic
     ("SingleThreadedUnaryStream", 1),  # the thread that reads a stream also drives it
-    ("grpc.enable_retries", 0),  # `client.py` decides what is sent again, and where
+    ("grpc.enable_retries", 0),  # `client.py` decides which requests are sent again, and to which member
     ("grpc.max_send_message_length", 2 * 1024 * 1024),
     ("grpc.max_receive_message_length", MOST_RECEIVED),
 )
@@ -52,7 +53,7 @@ class Security:
         return grpc.ssl_channel_credentials(roots, _content(self.key), _content(self.cert))
 
     def files(self) -> tuple[object, ...]:
-        """Return a value that changes when one of the files changes."""
+        """Return a value that changes whenever one of the files changes."""
         return tuple(map(_state_of, (self.ca_cert, self.cert, self.key)))
 
     def _unreadable(self) -> Iterator[Problem]:
@@ -66,7 +67,7 @@ class Security:
                 yield Problem(name, f"cannot read {path}: {error.strerror}")
 
     def _unusable(self) -> Iterator[Problem]:
-        """Find files that gRPC would accept and then fail in every handshake. Python's ssl module reports the
+        """Find files that gRPC would accept although every handshake would then fail. Python's ssl module reports the
         reason."""
         import ssl
 
@@ -85,8 +86,8 @@ class Security:
 
 
 def open_channel(endpoint: str, security: Security | None) -> Any:
-    """Open a channel to `host:port`, which connects on first use. It uses TLS if `security` is given, otherwise plain
-    text. Raises ConfigurationError if the certificates cannot be used."""
+    """Open a channel to `host:port`. The channel connects on first use. It uses TLS if `security` is given, and plain
+    text otherwise. Raises ConfigurationError if the certificates cannot be used."""
     import grpc
 
     target = f"dns:///{endpoint}"  # gRPC could read a bare `name:port` as a URL scheme
@@ -96,7 +97,7 @@ def open_channel(endpoint: str, security: Security | None) -> Any:
 
 
 def _no_password() -> str:
-    raise ValueError("the key is encrypted")  # by default, ssl would ask at the terminal
+    raise ValueError("the key is encrypted")  # by default, ssl would ask for the passphrase at the terminal
 
 
 def _state_of(path: str | None) -> tuple[int, ...]:
@@ -112,7 +113,7 @@ def _content(path: str | None) -> bytes | None:
 
 
 def _trusted_here() -> bytes | None:
-    """Return the system CAs, which differ from those bundled with gRPC, or None if the system has none."""
+    """Return the system's CAs, or None if it has none. They differ from the CAs that are bundled with gRPC."""
     import ssl
 
     places = (ssl.get_default_verify_paths().cafile, *_BUNDLES)

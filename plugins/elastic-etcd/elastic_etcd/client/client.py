@@ -1,9 +1,9 @@
 """The gRPC client through which the rest of this package sends every request to etcd, with failover.
 
-A call tries one member after another until one answers or the time is up. A request that must not run twice is never
-sent twice, and only to a member that has answered since its last failure. Any other member is first sent a harmless
-request that needs a quorum. So while the cluster has no quorum, or when a member turns out to be down, most writes fail
-before they are sent and are safe to repeat.
+A call tries one member after another until one answers or the time is up. A request that must not be carried out twice
+is never sent twice. It is sent only to a member that has answered since that member's last failure; any other member
+first has to answer a harmless request that needs a quorum. As a result, if the cluster has no quorum or a member turns
+out to be down, most writes fail before they are sent, and are safe to repeat.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _SHORTEST: Duration = 0.01
 _SEARCHES: tuple[Duration, ...] = (0.1, 0.25, 0.5)
-"""How long to search for a working member after the first, second, ... failed attempt."""
+"""How long to search for a working member after the first failed attempt, the second one, and so on."""
 
 
 class EtcdClient:
@@ -76,22 +76,24 @@ class EtcdClient:
         self.where = self.members.where
 
     def read(self, key: bytes, end: bytes = b"", keys_only: bool = False, limit: int = 0) -> Range:
-        """Read a key, or with `end` the range `[key, end)`, oldest first. Returns at most `limit` keys (0: no limit).
-        The read is linearizable and tries other members until `timeout`. It may also raise EtcdTooLarge."""
+        """Read a key or, if `end` is given, the range `[key, end)`, oldest first. Returns at most `limit` keys (0: no
+        limit). The read is linearizable and is tried on other members until the client's `timeout`. It may also raise
+        EtcdTooLarge."""
         request = convert.range_request(Get(key, end, keys_only, limit=limit))
         return convert.range_of(self._ask(rpc().range, request))
 
     def transact(self, transaction: Transaction) -> Committed:
         """Carry out a transaction. It is sent to another member only if it is read-only or cannot have taken effect.
-        Otherwise EtcdUnreachable has `landed` set, and the caller finds out whether the transaction took effect by
-        reading something unique that it wrote. Raises ValueError if the transaction exceeds etcd's limits."""
+        Otherwise, EtcdUnreachable is raised with `landed` set. To find out whether the transaction took effect, the
+        caller can then read something unique that the transaction wrote. Raises ValueError if the transaction exceeds
+        etcd's limits."""
         request = convert.txn_request(transaction)
         reads_only = {Get}.issuperset(map(type, (*transaction.then, *transaction.otherwise)))
         return convert.committed(self._ask(rpc().txn, request, reads_only), transaction)
 
     def grant(self, ttl: Duration) -> Lease:
-        """Create a lease of at least 2 s. The client chooses the id, so a repeated request finds the lease of an
-        attempt whose answer was lost."""
+        """Create a lease of at least 2 s. The client chooses the lease's id, so that if an answer is lost, the repeated
+        request finds the lease of the first attempt."""
         lease = 1 + secrets.randbelow(2**62)
         method = rpc().lease_grant
         try:
@@ -111,7 +113,9 @@ class EtcdClient:
         method = rpc().lease_keep_alive
         answer = self._ask(method, method.filled(ID=lease))
         if answer.TTL <= 0:
-            raise EtcdLeaseGone(f"etcd {self.where} has no lease {lease:x}: it expired or was revoked; take a new one")
+            raise EtcdLeaseGone(
+                f"etcd {self.where} has no lease {lease:x}: it expired or was revoked; request a new one"
+            )
         return float(answer.TTL)
 
     def close(self) -> None:
@@ -123,7 +127,7 @@ class EtcdClient:
 
 
 class Call:
-    """One call by one thread. A `repeatable` request does no harm if it is carried out twice."""
+    """One call by one thread. The request is `repeatable` if carrying it out twice does no harm."""
 
     def __init__(self, client: EtcdClient, method: Method, request: bytes, repeatable: bool) -> None:
         self._client = client
@@ -135,13 +139,15 @@ class Call:
         self._deadline = later(client.clock.now(), client.timeout)
         self._sent = False
         self._failures = 0
-        # Members by number. The sets are replaced, not changed, so that a call that succeeds at once creates none.
+        # Members by number. The sets are replaced, not changed, so that no set is created for a call that succeeds
+        # immediately.
         self._logged_in: frozenset[int] = frozenset()
         self._mistrusted: frozenset[int] = frozenset()
 
     def answer(self) -> Any:
-        """Return a member's answer. Raises EtcdUnreachable if no member answered in time or the request must not be
-        sent again (`landed`), EtcdRefused if the server rejects the request, and EtcdClosed."""
+        """Return a member's answer. Raises EtcdUnreachable if no member answered in time or, with `landed` set, if the
+        request must not be sent again. Raises EtcdRefused if the server rejects the request, and EtcdClosed if the
+        client is closed."""
         while True:
             member = self._members.current()
             metadata: Metadata = ()
@@ -167,7 +173,7 @@ class Call:
         except Failure as failure:
             if judge(failure) is not ErrorMeaning.REFUSED:
                 raise
-        member.found_well()  # even if it denies access to that key: etcd checks for a quorum before permissions
+        member.found_well()  # even if it denies access to that key, because etcd checks for a quorum before permissions
 
     def _handle(self, member: Member, metadata: Metadata, failure: Failure) -> None:
         """Return if another attempt should follow; otherwise raise the error."""
@@ -182,24 +188,25 @@ class Call:
         if sent and not self._repeatable and judgement is ErrorMeaning.ELSEWHERE:
             raise EtcdUnreachable(
                 f"the outcome of a write is unknown: {member.endpoint}: {member.fault}. "
-                "It may have taken effect, so read the key before repeating it",
+                "The write may have taken effect, so read the key before you repeat it",
                 landed=True,
             ) from None
         if is_mistrust(failure):  # retrying is useless if certificates are rejected everywhere and never worked
             self._mistrusted |= {member.number}
         members = self._members.all
         if len(self._mistrusted) == len(members) and not any(it.known_good for it in members):
-            raise EtcdRefused(f"expected a connection over TLS to etcd; found: {self._members.faults()}") from None
+            raise EtcdRefused(f"cannot connect to etcd over TLS: {self._members.faults()}") from None
         if self._left() <= _SHORTEST:
             raise EtcdUnreachable(
-                f"expected etcd to answer within {self._client.timeout:g} s; found: {self._members.faults()}"
+                f"etcd did not answer within {self._client.timeout:g} s: {self._members.faults()}"
             ) from failure
         search = _SEARCHES[min(self._failures, len(_SEARCHES) - 1)]
         self._failures += 1
         self._members.find(min(search, self._left()))
 
     def _may_log_in(self, member: Member, metadata: Metadata) -> bool:
-        """Log in again once per member, because one that lags behind may not know a token that another has issued."""
+        """Log in again once per member, because a member that lags behind may not know a token that another member has
+        issued."""
         again = member.number not in self._logged_in and self._tokens.refused(metadata)
         self._logged_in |= {member.number}
         return again
@@ -208,9 +215,9 @@ class Call:
         return max(_SHORTEST, self._deadline - self._client.clock.now())
 
     def _patience(self) -> Duration:
-        """Return the time limit for one attempt. A single member may use all the time left. With several, the limit
-        doubles each time that all of them have failed, because answers that come too late only add load to busy
-        servers."""
+        """Return the time limit for one attempt. If there is only one member, the attempt may use all the remaining
+        time. With several members, the limit doubles each time that all of them have failed, because answers that
+        arrive too late only add to the load on busy servers."""
         members = len(self._members.all)
         if members == 1:
             return self._left()

@@ -45,19 +45,21 @@ def txn_request(transaction: Transaction) -> bytes:
 
 
 def key_value(message: Any) -> KeyValue:
-    """Return the key in an answer or an event."""
+    """Return the key-value pair in a response or an event."""
     return KeyValue(
         message.key, message.value, message.create_revision, message.mod_revision, message.version, message.lease
     )
 
 
 def range_of(answer: Any, revision: int = 0) -> Range:
-    """Return the keys in an answer. Inside a transaction, `revision` is the transaction's revision."""
+    """Return the key-value pairs in a response. For a read inside a transaction, `revision` is the transaction's
+    revision."""
     return Range(revision or answer.header.revision, tuple(map(key_value, answer.kvs)), answer.count)
 
 
 def committed(answer: Any, transaction: Transaction) -> Committed:
-    """Return the outcome of a transaction. Raises EtcdRefused if the server did not answer every operation."""
+    """Return the outcome of a transaction. Raises EtcdRefused if the response does not have an answer for every
+    operation."""
     done = transaction.then if answer.succeeded else transaction.otherwise
     revision = answer.header.revision
     if Get not in map(type, done):
@@ -69,7 +71,8 @@ def committed(answer: Any, transaction: Transaction) -> Committed:
     return Committed(answer.succeeded, revision, tuple(ranges))
 
 
-# Messages are filled in place: copying a separate message into its parent would cost more than everything else here.
+# Messages are filled in place, because copying a separate message into its parent would take longer than everything
+# else here.
 
 
 def _fill_operation(message: Any, operation: Operation) -> None:
@@ -99,6 +102,6 @@ def _too_much(transaction: Transaction, size: int) -> str:
         if isinstance(operation, Put) and len(operation.value) > REQUEST_BYTES - _ENVELOPE:
             return (
                 f"expected a value of at most 1.5 MiB ({REQUEST_BYTES} bytes), found one of {len(operation.value)} for "
-                f"{operation.key!r}; keep large data elsewhere and its place here"
+                f"{operation.key!r}; store large data elsewhere, and its location here"
             )
     return f"expected at most 1.5 MiB ({REQUEST_BYTES} bytes) in a request, found {size}; split it"

@@ -1,4 +1,5 @@
-"""The client's errors, and the meaning of a member's failure, which gRPC's code and etcd's text reveal.
+"""The client's errors, and the meaning of a member's failure, which is derived from gRPC's code and etcd's error
+message.
 
 Verified with etcd 3.4 and 3.5, and gRPC 1.62 to 1.85.
 """
@@ -9,7 +10,8 @@ import enum
 from typing import Any
 
 MOST_RECEIVED = 64 * 1024 * 1024
-"""Maximum bytes of a message from a server: more than a job of a thousand nodes needs, and affordable for an agent."""
+"""The maximum size in bytes of a message from a server. It is more than a job of a thousand nodes needs, and an agent
+can afford the memory."""
 _LONGEST = 2000  # characters; gRPC lists every address that it tried
 
 
@@ -18,7 +20,8 @@ class EtcdError(Exception):
 
 
 class EtcdUnreachable(EtcdError):
-    """No member answered in time. The call may be repeated, but with `landed`, a write may have taken effect."""
+    """No member answered in time. The call may be repeated. If `landed` is set, a write may already have taken
+    effect."""
 
     def __init__(self, message: str, landed: bool = False) -> None:
         super().__init__(message)
@@ -55,8 +58,8 @@ class EtcdLeaseExists(EtcdRefused):
 
 
 class Failure(Exception):
-    """A failed attempt on one member. `code` is gRPC's name for the error. `details` is text from the server, so
-    unprintable characters are replaced and long text is cut."""
+    """A failed attempt on one member. `code` is gRPC's name for the error. `details` comes from the server, so
+    unprintable characters are replaced and a long string is truncated."""
 
     def __init__(self, code: str, details: str) -> None:
         details = "".join(it if it.isprintable() else "?" for it in details[:_LONGEST])
@@ -97,7 +100,7 @@ _NOT_SENT = (
 
 def judge(failure: Failure) -> ErrorMeaning:
     if failure.code == "UNAUTHENTICATED" or any(words in failure.details for words in _LOG_IN):
-        return ErrorMeaning.LOG_IN  # older servers send PERMISSION_DENIED, so the text decides as well
+        return ErrorMeaning.LOG_IN  # older servers send PERMISSION_DENIED, so the message is checked as well
     if failure.code == "UNIMPLEMENTED" or any(words in failure.details for words in _NOT_SENT):
         return ErrorMeaning.NOT_SENT  # UNIMPLEMENTED: the server is not etcd
     return ErrorMeaning.ELSEWHERE if failure.code in _OF_THE_MEMBER else ErrorMeaning.REFUSED
@@ -106,12 +109,12 @@ def judge(failure: Failure) -> ErrorMeaning:
 _OTHER_NAMES = "its certificate is for other names; use one of these as the endpoint"
 _NOT_OURS = "it rejects our certificate, or requires one; set one that it trusts (ssl_cert, ssl_cert_key)"
 _NO_NAME = "the name cannot be resolved; correct the endpoint"
-_NO_TLS = "it does not answer the TLS handshake; it may speak plain text (protocol http), or hang"
+_NO_TLS = "it does not answer the TLS handshake; it may expect plain text (use protocol http), or hang"
 _TLS = "it closed a plain-text connection; it may expect TLS (use protocol https)"
 _FOREIGN = "the server there is not etcd; correct the endpoint, or use protocol https if it requires TLS"
 
 _MISTRUST = (
-    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not from an authority that we trust; set ca_cert"),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not from an authority that this client trusts; set ca_cert"),
     ("Hostname Verification Check failed", _OTHER_NAMES),
     ("is not in peer certificate", _OTHER_NAMES),
     ("ALERT", _NOT_OURS),
@@ -121,7 +124,7 @@ _MISTRUST = (
 _REASONS = (
     *_MISTRUST,
     ("tcp handshaker shutdown", ""),
-    ("FD Shutdown", ""),  # older gRPC: it has stopped connecting, and reported the reason before
+    ("FD Shutdown", ""),  # older gRPC: the channel has stopped connecting, and has reported the reason before
     ("Connection refused", "nothing listens there (connection refused); start etcd, or correct the endpoint"),
     ("errors resolving", _NO_NAME),
     ("DNS resolution failed", _NO_NAME),
@@ -131,12 +134,15 @@ _REASONS = (
     ("http1.x server", _FOREIGN),
     ("Failed parsing HTTP/2", _FOREIGN),
     ("Expected SETTINGS frame", _FOREIGN),
-    ("etcdserver: no leader", "it is up, and the cluster has no leader: more than half of its members must run"),
+    (
+        "etcdserver: no leader",
+        "it is running, but the cluster has no leader; more than half of the cluster's members must run",
+    ),
 )
 
 
 def fault(failure: Failure, over_tls: bool) -> str:
-    """Describe the member's problem; empty if the failure contains no reason."""
+    """Describe the member's problem. The result is empty if the failure contains no reason."""
     known = next((reason for words, reason in _REASONS if words in failure.details), None)
     if known is not None:
         return known
@@ -169,23 +175,23 @@ _REFUSALS: tuple[tuple[str, type[EtcdRefused], str], ...] = (
     (
         TOO_LARGE,
         EtcdTooLarge,
-        f"too much is stored under our keys for an answer of {MOST_RECEIVED >> 20} MiB; list them with etcdctl get "
-        "--prefix --keys-only PREFIX",
+        f"too much is stored under this job's keys for a response of {MOST_RECEIVED >> 20} MiB; list them with "
+        "etcdctl get --prefix --keys-only PREFIX",
     ),
     (
         "permission denied",
         EtcdDenied,
-        "the user needs permission to read and write our keys; give it to one of the user's roles: etcdctl role "
-        "grant-permission ROLE readwrite --prefix PREFIX",
+        "the user needs permission to read and write this job's keys; grant it to one of the user's roles: "
+        "etcdctl role grant-permission ROLE readwrite --prefix PREFIX",
     ),
-    ("authentication failed", EtcdDenied, "correct user or password"),
-    (_NO_USER, EtcdDenied, "the cluster requires user and password; set both"),
+    ("authentication failed", EtcdDenied, "correct the user or the password"),
+    (_NO_USER, EtcdDenied, "the cluster requires a user and a password; set both"),
     (
         "database space exceeded",
         EtcdFull,
         "its quota is used up, and every write fails; compact and defragment it, or raise --quota-backend-bytes; then "
         "disarm the alarm (etcdctl alarm disarm)",
     ),
-    ("requested lease not found", EtcdLeaseGone, "the lease expired or was revoked; take a new one"),
+    ("requested lease not found", EtcdLeaseGone, "the lease expired or was revoked; request a new one"),
     ("lease already exists", EtcdLeaseExists, "choose another id"),
 )

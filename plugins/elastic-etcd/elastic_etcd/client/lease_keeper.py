@@ -1,8 +1,8 @@
 """Holds one lease for as long as its holder asks for it in time.
 
-Only the server decides that a lease has ended. The local clock decides when to ask, and counts from the instant
-*before* the last renewal was sent, because the server's count began later. If this process was stopped or an answer
-came late, the lease is in doubt and is not handed out until the server has confirmed it.
+Only the server decides whether a lease has ended. The local clock only determines when to ask the server. It counts
+from the instant *before* the last renewal was sent, because the server's count began later. If this process was
+suspended or an answer came late, the lease is in doubt, and is not handed out until the server has confirmed it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
 
 DUE = 0.3
-"""The fraction of its time to live after which a lease is renewed. It is slightly below a third, so that a holder that
-asks every third of the time renews on every call in spite of jitter."""
-ATTEMPTS = 3  # how many answers in a row may come too late
+"""The fraction of its time to live after which a lease is renewed. The fraction is slightly below a third, so that a
+holder that asks after every third of that time renews the lease with every call in spite of jitter."""
+ATTEMPTS = 3  # the number of consecutive answers that may come too late
 
 
 class _Held(NamedTuple):
@@ -39,7 +39,8 @@ class LeaseKeeper:
 
     Args:
         ttl: seconds that the lease lives without renewal, at least 2. The server may choose a longer time.
-        on_loss: called once for each lost lease, by the thread that noticed the loss, but not for a released lease.
+        on_loss: called once for each lost lease by the thread that has noticed the loss; not called for a released
+            lease.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class LeaseKeeper:
 
     @property
     def lease(self) -> int | None:
-        """The held lease, as far as is known without asking, or None."""
+        """The held lease, as far as it is known without asking the server, or None."""
         held = self._held
         return held.id if held else None
 
@@ -68,7 +69,7 @@ class LeaseKeeper:
         return max(held.since + DUE * held.ttl - self._clock.now(), 0.0) if held else 0.0
 
     def ensure(self) -> int:
-        """Return the id of a live lease, which is the held one or a new one. Asks the server only if necessary. Raises
+        """Return the id of a live lease, either the held one or a new one. Asks the server only if necessary. Raises
         EtcdUnreachable if no member answered in time; the lease is kept, and the call may be repeated. Raises
         EtcdRefused if the server does not grant a lease."""
         with self._lock:
@@ -77,9 +78,9 @@ class LeaseKeeper:
             return held.id
 
     def renew_if_due(self) -> bool:
-        """Renew the lease if it is due. Returns whether a lease is held: False if it was lost or never requested.
-        Raises EtcdUnreachable if no member answered in time, and EtcdRefused if the server does not renew an existing
-        lease. In both cases the lease is kept, and the call may be repeated."""
+        """Renew the lease if the renewal is due. Returns whether a lease is held, which is not the case if it was lost
+        or never requested. Raises EtcdUnreachable if no member answered in time, and EtcdRefused if the server does not
+        renew an existing lease. In both cases the lease is kept, and the call may be repeated."""
         with self._lock:
             return self._confirmed(DUE, grants=False) is not None
 
@@ -98,8 +99,8 @@ class LeaseKeeper:
                     self._client.revoke(held.id)
 
     def _confirmed(self, due: float, grants: bool) -> _Held | None:
-        """Return the lease, renewed if this fraction of its time has passed. Without a lease, return a new one
-        (`grants`) or None."""
+        """Return the lease, after renewing it if this fraction of its time has passed. If no lease is held, return a
+        new one if `grants` is True, and None otherwise."""
         for _ in range(ATTEMPTS):
             if self._has_aged(due):
                 self._renew()
@@ -113,8 +114,8 @@ class LeaseKeeper:
         )
 
     def _has_aged(self, part: float) -> bool:
-        """Return whether this fraction of the held lease's time to live is used up. After all of it, the lease may have
-        ended."""
+        """Return whether this fraction of the held lease's time to live is used up. When all of it is used up, the
+        lease may have ended."""
         held = self._held
         return held is not None and self._clock.now() - held.since >= part * held.ttl
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from elastic_etcd.client.members import Member, Metadata
 
 LOGGING_IN: Duration = 2.5
-"""The minimum time limit for a login: checking a password is slow, and the server checks one at a time."""
+"""The minimum time limit for a login. It is high because checking a password is slow, and the server checks only one at
+a time."""
 NOT_ENABLED = "authentication is not enabled"
 _TOKEN = re.compile(r"[!-~]{1,8192}")  # text that can be sent as metadata
 
@@ -31,7 +32,7 @@ class Login:
 
 class Tokens:
     """The token in use. One thread logs in when a token is needed or no longer valid, and other threads wait. `at_hand`
-    is the metadata if it is known without a login, otherwise None."""
+    is the metadata if it is known without a login, and None otherwise."""
 
     def __init__(self, login: Login | None) -> None:
         self.at_hand: Metadata | None = HAS_LEADER if login is None else None
@@ -40,8 +41,9 @@ class Tokens:
         self._changing = threading.Lock()
 
     def metadata(self, member: Member, patience: Duration = LOGGING_IN) -> Metadata:
-        """Return metadata for a call on `member`, which must know a leader and our token. If there is no token, log in
-        to that member within `patience` seconds. Raises Failure if the login failed, and EtcdClosed."""
+        """Return metadata for a call on `member`. With the metadata, the member rejects the call unless it knows a
+        leader and our token. If there is no token, log in to that member within `patience` seconds. Raises Failure if
+        the login failed, and EtcdClosed."""
         if self._login is None:
             return HAS_LEADER
         if not self._logging_in.acquire(timeout=patience):

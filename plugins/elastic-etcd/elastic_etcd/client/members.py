@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Metadata = tuple[tuple[str, str], ...]
 
 HAS_LEADER: Metadata = (("hasleader", "true"),)
-"""Makes a member without a leader reject the request immediately instead of holding it."""
+"""Makes a member that has no leader reject the request immediately instead of holding it."""
 
 
 def probe() -> bytes:
@@ -36,8 +36,9 @@ def probe() -> bytes:
 class Member:
     """An endpoint and its channel, which opens on first use. Thread-safe.
 
-    `answered` means that the member has answered since its last failure, so a request will probably succeed.
-    `known_good` means that it has answered at least once. `fault` is its last problem, or empty if there was none.
+    `answered` means that the member has answered since its last failure, so that a request will probably succeed.
+    `known_good` means that the member has answered at least once. `fault` describes the member's last problem, and is
+    empty if there was none.
     """
 
     def __init__(self, number: int, endpoint: str, security: Security | None) -> None:
@@ -92,7 +93,7 @@ class Member:
         self.answered, self.known_good, self.fault = True, True, ""
 
     def found_bad(self, fault: str) -> None:
-        """Record that the member did not answer properly. An empty `fault` keeps the previous one."""
+        """Record that the member did not answer properly. If `fault` is empty, the previous fault is kept."""
         self.answered, self.fault = False, fault or self.fault or "it cannot be reached"
         self._renew()
 
@@ -110,9 +111,9 @@ class Member:
         self._files, self._calls = files, {}
 
     def _renew(self) -> None:
-        """Replace the channel if the certificate files have changed, because a channel keeps the certificates that it
-        was opened with. If the files cannot be used yet, perhaps because they are being written, the old channel stays
-        open."""
+        """Replace the channel if the certificate files have changed, because a channel keeps the certificates with
+        which it was opened. If the files cannot be used yet, perhaps because they are being written, the old channel
+        stays open."""
         with self._lock:
             old = self._channel
             if old is None or self._security is None or self._files == self._security.files():
@@ -123,8 +124,8 @@ class Member:
             old.close()
 
     def _closed_meanwhile(self) -> Failure:
-        """Explain gRPC's ValueError, which means that the channel is closed. Raises EtcdClosed if the client is also
-        closed."""
+        """Return the failure for gRPC's ValueError, which means that the channel was closed during the call. Raises
+        EtcdClosed if the client is also closed."""
         self._expect_open()
         return Failure("CANCELLED", "the connection was replaced, because the certificate files have changed")
 
@@ -168,8 +169,9 @@ class Members:
 
     @contextlib.contextmanager
     def followed(self, follower: Follower) -> Iterator[None]:
-        """Within this context, call `follower(member)` when a failed member is left, so that streams on it can move,
-        and `follower(None)` on `close`. The follower may run in any thread and must not block. Raises EtcdClosed."""
+        """Within this context, call `follower(member)` when the client leaves a member that has failed, so that streams
+        on that member can move, and call `follower(None)` on `close`. The follower may run in any thread and must not
+        block. Raises EtcdClosed."""
         with self._lock:
             self._expect_open()
             self._followers.append(follower)
@@ -182,7 +184,8 @@ class Members:
     def find(self, patience: Duration) -> bool:
         """Ask all members and, if the current one has failed, switch to the first that answers within `patience`
         seconds. If no member answers, this takes the full time. Followers are notified as in `failed`, because a stream
-        may already be open on the member that was next. Returns whether a member answered. Raises EtcdClosed."""
+        may already be open on the member to which the client had switched. Returns whether a member answered. Raises
+        EtcdClosed."""
         found = _first_to_serve(self.all, patience)
         self._expect_open()
         if found is None:
@@ -190,7 +193,7 @@ class Members:
         found.found_well()
         with self._lock:
             before = self.all[self._current]
-            is_bad = not before.answered  # otherwise another thread has already found a good one
+            is_bad = not before.answered  # otherwise, another thread has already found one
             followers = self._moved_to(found.number) if is_bad else []
         for follower in followers:
             follower(before)
@@ -207,8 +210,8 @@ class Members:
             member.close()
 
     def _moved_to(self, number: int) -> list[Follower]:
-        """Switch to this member. Returns the followers to notify, none if it was already current. The caller holds the
-        lock."""
+        """Switch to this member. Returns the followers to notify. There are none if this member was already current.
+        The caller holds the lock."""
         before, self._current = self._current, number
         return [] if number == before else [*self._followers]
 
@@ -227,7 +230,7 @@ def _first_to_serve(members: Sequence[Member], patience: Duration) -> Member | N
     answered: queue.SimpleQueue[Member | None] = queue.SimpleQueue()
 
     def note(member: Member, done: Any) -> None:
-        # A rejection also proves a quorum: the member does not know our user, or denies the read.
+        # A rejection also proves that there is a quorum: the member does not know our user, or denies the read.
         if done.code().name == "OK" or judge(Failure.of(done)) in (ErrorMeaning.REFUSED, ErrorMeaning.LOG_IN):
             answered.put(member)
         elif member.closed:
@@ -235,7 +238,7 @@ def _first_to_serve(members: Sequence[Member], patience: Duration) -> Member | N
 
     calls = []
     for member in members:
-        with contextlib.suppress(Failure):  # its channel is being replaced; the next search asks it
+        with contextlib.suppress(Failure):  # its channel is being replaced; the next search asks it again
             calls.append(member.begin(rpc().range, probe(), patience, HAS_LEADER))
             calls[-1].add_done_callback(functools.partial(note, member))
     try:

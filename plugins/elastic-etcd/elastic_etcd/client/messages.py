@@ -1,8 +1,8 @@
 """etcd's messages and calls, for protobuf 3.20 and later.
 
-The package etcd3 is used as a data file (see the README). Its modules cannot be imported under protobuf 4 or later, but
-their text contains the serialized descriptors. The message classes live in a private pool, so nothing else in the
-process is affected. A gRPC channel takes a path and a parser directly, so no stubs are needed.
+The package etcd3 is used as a data file (see the README). Its modules cannot be imported with protobuf 4 or later, but
+their source text contains the serialized descriptors. The message classes are kept in a private pool, so that nothing
+else in the process is affected. A gRPC channel takes a path and a parser directly, so no stubs are needed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ FILES = ("etcd3/etcdrpc/kv_pb2.py", "etcd3/etcdrpc/auth_pb2.py", "etcd3/etcdrpc/
 @dataclass(frozen=True)
 class Method:
     """A call that the server offers. It has a path `/package.Service/Method`, a class for its requests, and a parser
-    for its answers, which may come as a stream. The request is always a single message, which saves a thread."""
+    for its responses, which may arrive as a stream. The request is always a single message, which saves a thread for
+    sending."""
 
     path: str
     request: type[Any]
@@ -63,8 +64,8 @@ _LOADING = threading.Lock()
 
 @functools.cache
 def rpc() -> Rpc:
-    """Return all calls. Thread-safe; the first use takes a few tens of milliseconds. Raises PluginError without the
-    right etcd3."""
+    """Return all calls. Thread-safe. The first use takes a few tens of milliseconds. Raises PluginError if etcd3 is
+    missing or has the wrong version."""
     with _LOADING:  # message classes from two separate loads are incompatible
         return _load()
 

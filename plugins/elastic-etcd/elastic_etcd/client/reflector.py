@@ -1,12 +1,13 @@
 """Lists a range of keys and follows it with a watch. The name and the idea come from Kubernetes' client-go.
 
 A watch is a stream from one member. Whenever it ends, for any reason, the range is listed again before the next watch
-opens. So a dead member, compacted changes, and a store that was wiped, restored or replaced are all the same case: the
-known state is the last list plus the events since then. Only this object moves its revision.
+opens. As a result, a dead member, compacted changes, and a store that was wiped, restored or replaced are all handled
+in the same way: the known state is the last list plus the events since then. Only this object changes the revision of
+that state.
 
-A list may be older than the known state for two reasons. If the watch was faster, the list is ignored. If etcd lost
-data, the list is older than the state that was known *before the list was requested*, because etcd's reads are
-linearizable.
+There are two reasons why a list may be older than the known state. If the watch was faster, the list is ignored. If
+etcd has lost data, the list is older even than the state that was known *before the list was requested*. Without a
+loss, this is impossible, because etcd's reads are linearizable.
 """
 
 from __future__ import annotations
@@ -40,15 +41,16 @@ if TYPE_CHECKING:
 _DENIALS = ("permission denied", "auth token", "authentication failed", "user name is empty", "auth revision")
 _GREATEST = 2**63 - 1
 _PAUSES = Backoff(first=0.1, longest=1.0)
-_PATIENCE: Duration = 2.0  # for a member to set up a watch
+_PATIENCE: Duration = 2.0  # seconds that a member has to set up a watch
 
 
 class _Following:
     """The state of one watch thread, guarded by the reflector's lock.
 
-    `call` and `on` are its stream and the stream's member. `since` is when the stream was opened. `given_up`: we
-    cancelled the stream. `late`: we did so because the watch was not established in time. `listed`: the next stream
-    needs no list first. `failures` counts the streams since the last established one. `renewed`: the token was renewed.
+    `call` and `on` are the thread's stream and the stream's member. `since` is when the stream was opened. `given_up`
+    is whether we have cancelled the stream, and `late` whether we did so because the watch was not established in time.
+    `listed` is whether the next stream can be opened without listing the keys first. `failures` counts the streams
+    since the last watch that was established. `renewed` is whether the token was renewed.
     """
 
     def __init__(self, listed: bool) -> None:
@@ -62,7 +64,7 @@ class _Following:
         self.renewed = False
 
     def give_up(self) -> None:
-        """Cancel the stream. The thread then opens another one unless it is about to end."""
+        """Cancel the stream. The thread then opens another stream, unless the thread is about to end."""
         self.given_up = True
         if self.call is not None:
             self.call.cancel()
@@ -73,12 +75,13 @@ class _Following:
 
 
 class Reflector:
-    """Follows the keys of a range: one key, or with `end` the range `[key, end)`. Thread-safe.
+    """Follows the keys of a range: one key or, if `end` is given, the range `[key, end)`. Thread-safe.
 
-    Subclasses handle a list (`_replace`) and an event (`_apply`) while `_changed` is held. `wait_for` and `follow`
-    start a thread, which ends on `forget` or `close`, or when the client is closed. `losses` counts how often etcd was
-    found to have lost data. `interruptions` counts how often the keys were listed again because the watch had ended.
-    Every change up to `revision` is already known; with 0, none is.
+    Subclasses handle lists (`_replace`) and events (`_apply`); both methods are called while `_changed` is held.
+    `wait_for` and `follow` start a thread, which ends on `forget` or `close`, or when the client is closed. `losses`
+    counts how often etcd was found to have lost data. `interruptions` counts how often the keys were listed again
+    because the watch had ended. `revision` is the revision up to which the caller already knows every change; 0 means
+    that it knows none.
     """
 
     def __init__(
@@ -91,9 +94,9 @@ class Reflector:
         self._changed = threading.Condition()
         self._revision = revision
         self._following = False  # whether a stream delivers every change after `_revision`
-        self._forgotten = False  # since the last list
+        self._forgotten = False  # whether `forget` was called since the last list
         self._forgets = 0
-        self._relisted = False  # since the last call of `wait_for` that returned
+        self._relisted = False  # whether the range was listed since the last `wait_for` returned
         self._stream: _Following | None = None
         self._fault: EtcdUnreachable | None = None  # why etcd is currently unreachable
         self._untold = False  # whether no waiter has raised this fault yet
@@ -108,10 +111,10 @@ class Reflector:
             found = self._list()
             with self._changed:
                 if losses != self.losses:
-                    continue  # another thread found a loss while this list was on its way
+                    continue  # another thread has found a loss in the meantime, so list the range again
                 if known <= found.revision < self._revision:
                     return  # the watch was faster
-                # A key's mod_revision never decreases.
+                # A key's mod_revision never decreases unless etcd has lost data.
                 if found.revision < known or any(it.mod_revision < before.get(it.key, 0) for it in found.values):
                     self.losses += 1
                     self._following = False
@@ -124,10 +127,10 @@ class Reflector:
                 return
 
     def wait_for(self, has_news: Callable[[], bool], timeout: Duration) -> bool:
-        """Block until `has_news()` (called with the lock held), until the range was listed again, or for `timeout`
-        seconds. Returns whether the caller should check the keys; False after `close` or `forget`. Raises EtcdRefused
-        if the server rejects the watch, EtcdUnreachable once per client timeout while no member answers, and
-        EtcdClosed."""
+        """Block until `has_news()` returns True (it is called with the lock held) or the range was listed again, but at
+        most `timeout` seconds. Returns whether the caller should check the keys, which is False after `close` or
+        `forget`. Raises EtcdRefused if the server rejects the watch, EtcdUnreachable once per client timeout while no
+        member answers, and EtcdClosed if the client is closed."""
         deadline = later(self._clock.now(), timeout)
         with self._changed:
             self.follow()
@@ -183,13 +186,14 @@ class Reflector:
         """Handle a change since the last list. That list may already contain the change."""
 
     def _before(self) -> dict[bytes, int]:
-        """Return the known keys' mod_revisions. If a list requested now has a lower one, etcd has lost data, even if
-        the list's own revision is high enough."""
+        """Return the mod_revisions of the known keys. If a list that is requested from now on contains a lower
+        mod_revision for one of these keys, etcd has lost data, even if the list's own revision is high enough."""
         return {}
 
     def _patience(self) -> Duration:
         """Cancel a watch that its member has not set up in time. Returns how long the caller, which holds the lock, may
-        wait before the next call. Waiting callers do this because a thread for each new watch would cost more."""
+        wait before it calls this method again. The callers that wait for changes do this, because a separate thread for
+        each new watch would cost more."""
         stream = self._stream
         if self._following or stream is None:
             return math.inf
@@ -200,7 +204,7 @@ class Reflector:
         return left if left > 0 else _PATIENCE
 
     def _cut_off(self) -> None:
-        """React to the known state becoming unreliable, for the reason in `_fault` or `_error`."""
+        """React to the fact that the known state has become unreliable. The reason is in `_fault` or `_error`."""
 
     # The thread
 
@@ -229,7 +233,7 @@ class Reflector:
                 self._changed.notify_all()
 
     def _left(self, stream: _Following, member: Member | None) -> None:
-        """React when the client leaves this member, or closes (None)."""
+        """Handle the notification that the client has left this member or, if `member` is None, was closed."""
         with self._changed:
             if member is None:
                 stream.end()
@@ -238,7 +242,7 @@ class Reflector:
                 stream.give_up()
 
     def _follow(self, stream: _Following) -> None:
-        since = self._clock.now()  # when a watch was last established or a fault reported
+        since = self._clock.now()  # when a watch was last established or a fault was last reported
         while not stream.over.is_set():
             try:
                 if not stream.listed:
@@ -257,7 +261,7 @@ class Reflector:
             except EtcdUnreachable as error:
                 since = self._clock.now()
                 self._report(stream, error)
-            stream.failures += 1  # do not spin while servers are down or reject streams, but try each member first
+            stream.failures += 1  # pause while servers are down or reject streams, but only after each member was tried
             stream.over.wait(_PAUSES.pause(stream.failures - len(self._client.members.all) + 1))
 
     def _listen(self, stream: _Following) -> bool:
@@ -298,7 +302,7 @@ class Reflector:
             call = stream.call = member.ask(rpc().watch, request, None, metadata)
             stream.on, stream.since, stream.given_up, stream.late = member, self._clock.now(), False, False
             if stream.over.is_set() or self._client.members.current() is not member:
-                stream.give_up()  # the member was left, or the thread ended, before there was a call to cancel
+                stream.give_up()  # the client left the member, or the thread ended, before there was a call to cancel
         return call, after, losses
 
     def _take(self, stream: _Following, answer: Any, losses: int) -> bool:
@@ -330,7 +334,7 @@ class Reflector:
             stream.renewed = True
         elif judged is ErrorMeaning.REFUSED:
             raise refusal(failure, members.where)
-        elif members.current() is member:  # otherwise another call has already noticed
+        elif members.current() is member:  # otherwise, another call has already noticed
             members.failed(member, fault(failure, members.over_tls))
 
 
@@ -338,25 +342,26 @@ class Reflector:
 
 
 def reached(answer: Any) -> int:
-    """Return the revision up to which every change has arrived. With events, it is that of the last event, because the
-    header may be ahead of them. The message that confirms a new watch proves nothing."""
+    """Return the revision up to which every change has arrived. If the message contains events, it is the revision of
+    the last event, because the header's revision may be ahead of the events. The message that confirms a new watch
+    proves nothing."""
     if answer.events:
         return int(answer.events[-1].kv.mod_revision)
     return 0 if answer.created else answer.header.revision
 
 
 def misses(answer: Any, after: int) -> bool:
-    """Return whether a stream opened after this revision lacks changes because etcd compacted them or lost data. A
-    member that lags behind looks the same, but an additional list does no harm."""
+    """Return whether a stream that begins after this revision lacks changes because etcd has compacted them or has lost
+    data. A member that lags behind cannot be distinguished from this case, but an additional list does no harm."""
     was_created = answer.created and not answer.canceled
     return answer.compact_revision > 0 or (was_created and answer.header.revision < after)
 
 
 def start_after(revision: int) -> int:
-    """Return the first revision to request. It can always be encoded, whatever a server has sent."""
+    """Return the first revision to request. The result can always be encoded, no matter what a server has sent."""
     return min(max(revision, 0) + 1, _GREATEST)
 
 
 def is_denial(reason: str) -> bool:
-    """Return whether this text from the server means that we lack permission."""
+    """Return whether this message from the server means that we lack permission."""
     return any(words in reason for words in _DENIALS)

@@ -1,6 +1,7 @@
-"""Requests and answers as plain values, independent of gRPC.
+"""Requests and responses as plain values, independent of gRPC.
 
-The parts of a write are named tuples, which are created in a third of the time that a frozen dataclass takes.
+The parts of a write are named tuples, because creating one takes only a third of the time that a frozen dataclass
+takes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Range:
 
 
 class Field(str, enum.Enum):
-    """The field of a key that a transaction compares, by its name in etcd's messages."""
+    """A field of a key that a transaction can compare. The value is the field's name in etcd's messages."""
 
     VALUE = "value"
     CREATED = "create_revision"
@@ -66,8 +67,8 @@ def absent(key: bytes) -> Compare:
 
 
 class Get(NamedTuple):
-    """Read a key, or with `end` the range `[key, end)`, oldest first. `count_only` returns only their number. `limit`
-    is the maximum number of keys (0: no limit)."""
+    """Read a key or, if `end` is given, the range `[key, end)`, oldest first. With `count_only`, only the number of
+    keys is returned. `limit` is the maximum number of keys (0: no limit)."""
 
     key: bytes
     end: bytes = b""
@@ -85,7 +86,7 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Delete a key, or with `end` the range `[key, end)`."""
+    """Delete a key or, if `end` is given, the range `[key, end)`."""
 
     key: bytes
     end: bytes = b""
@@ -101,7 +102,8 @@ def end_of(prefix: bytes) -> bytes:
 
 
 class Transaction(NamedTuple):
-    """Atomically do `then` if all conditions hold, else `otherwise`. Each list may have up to 128 items."""
+    """Atomically carry out `then` if all conditions hold, and `otherwise` if they do not. Each list may have up to 128
+    items."""
 
     conditions: Sequence[Compare]
     then: Sequence[Operation] = ()
@@ -109,9 +111,9 @@ class Transaction(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """The outcome of a transaction: whether the conditions held, the store's revision afterwards (the mod_revision of
-    written keys), and an answer for each operation in order (empty for a write). If all were writes, there are no
-    answers."""
+    """The outcome of a transaction: whether the conditions held, the store's revision afterwards (which is the
+    mod_revision of the keys that were written), and a result for each operation, in order. The result of a write is
+    empty. If all operations were writes, there are no results."""
 
     succeeded: bool
     revision: int
@@ -120,7 +122,7 @@ class Committed(NamedTuple):
 
 @dataclass(frozen=True)
 class Lease:
-    """A granted lease. The server chose its `ttl`, in seconds."""
+    """A granted lease. `ttl` is the time to live that the server has chosen, in seconds."""
 
     id: int
     ttl: Duration

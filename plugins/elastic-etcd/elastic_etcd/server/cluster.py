@@ -1,11 +1,11 @@
 """The cluster that a job's agents serve: its members, and an agent's next step. This module does no I/O.
 
-Each listed host has one member, known by its peer URL. A member's data does not outlive its agent, so an agent starts
-without data. In etcd, a member that may have voted must not return empty under its old id, because acknowledged writes
-would be lost without an error. Two rules follow.
+Each listed host has one member, which is identified by its peer URL. A member's data does not outlive its agent, so
+every agent starts without data. In etcd, a member that may have voted must not return under its old id without its
+data, because acknowledged writes could be lost without an error. This leads to two rules.
 
 - An agent bootstraps the cluster only if every other host refuses connections or runs a member that has never served. A
-  silent host may hold data, so the agent waits for it.
+  host that does not answer may hold data, so the agent waits for that host.
 - Otherwise the agent removes its own old member and joins under a new id, as a learner, which has no vote until it has
   caught up. It never removes another host's member, because it cannot know whether that host is down.
 """
@@ -71,7 +71,8 @@ class Cluster:
         return ",".join(f"{self.name(place)}={place.peer_url}" for place in sorted(self.places))
 
     def initial_with(self, own: Place, members: Iterable[Member]) -> str:
-        """Return `--initial-cluster` for an existing cluster, to which the member at `own` has been added."""
+        """Return the value of `--initial-cluster` for an existing cluster, to which the member at `own` has been
+        added."""
         named = ((self.name(own) if it.peer_url == own.peer_url else it.name or it.id, it.peer_url) for it in members)
         return ",".join(f"{name}={url}" for name, url in named)
 
@@ -88,8 +89,9 @@ class Member(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer from a place (default: an unusable one). `refused` is true if the place's machine refuses connections,
-    `members` is the cluster as the place's member knows it, and `healthy` is true if this member has a quorum."""
+    """The answer from a place. The default is an unusable answer. `refused` is true if the place's machine refuses
+    connections, `members` are the cluster's members as the place's own member knows them, and `healthy` is true if the
+    place's member has a quorum."""
 
     place: Place
     refused: bool = False
@@ -115,8 +117,8 @@ class Wait(NamedTuple):
 
 
 def members_of(listed: Any) -> tuple[Member, ...]:
-    """Read the members from etcd's JSON, which names the id differently on the peer and client ports. Raises KeyError,
-    TypeError, IndexError or AttributeError."""
+    """Read the members from etcd's JSON, in which the id has different names on the peer port and the client port.
+    Raises KeyError, TypeError, IndexError or AttributeError."""
     return tuple(
         Member(
             str(it["ID"] if "ID" in it else it["id"]),
@@ -130,7 +132,7 @@ def members_of(listed: Any) -> tuple[Member, ...]:
 
 
 def decide(cluster: Cluster, own: Place, answers: Sequence[Answer]) -> Begin | Join | Wait:
-    """Decide what an agent without data does for its member. `answers` come from all other places."""
+    """Decide the next step of an agent whose member has no data. `answers` are the answers from all other places."""
     urls = {place.peer_url for place in cluster.places}
     for answer in answers:
         if any(it.name and not it.name.startswith(f"{cluster.token}-") for it in answer.members):
@@ -152,7 +154,7 @@ def decide(cluster: Cluster, own: Place, answers: Sequence[Answer]) -> Begin | J
 
 
 class Leave(NamedTuple):
-    """Have the member at `through`, whose id is `heir`, become leader if we lead, and then remove our id."""
+    """If we lead, have the member at `through`, whose id is `heir`, become the leader. Then have it remove our id."""
 
     through: Place
     removed: str
@@ -160,8 +162,8 @@ class Leave(NamedTuple):
 
 
 def leaving(own: Place, answers: Sequence[Answer]) -> Leave | bool:
-    """Decide how the member at `own` leaves the cluster. Returns True if it is not a member, and False if the remaining
-    members currently have no quorum. `answers` come from the other places."""
+    """Decide how the member at `own` leaves the cluster. Returns True if it is not a member of the cluster, and False
+    if the remaining members currently have no quorum. `answers` are the answers from the other places."""
     for answer in answers:
         if not answer.healthy:
             continue
@@ -174,7 +176,7 @@ def leaving(own: Place, answers: Sequence[Answer]) -> Leave | bool:
 
 
 def majority_lost(cluster: Cluster, answers: Sequence[Answer]) -> str:
-    """Explain that the cluster has lost its majority, and what to do. Returns an empty string if it has not."""
+    """If the cluster has lost its majority, explain this and what to do about it. Otherwise, return an empty string."""
     known = next((answer.members for answer in answers if answer.members), ())
     voters = {it.peer_url for it in known if not it.learner} or {place.peer_url for place in cluster.places}
     there = {answer.place.peer_url for answer in answers if answer.members} & voters

@@ -1,5 +1,5 @@
-"""Sends requests to etcd over HTTP, which needs no gRPC. Membership messages are newer than the client's description of
-etcd's messages, but here they are plain JSON."""
+"""Sends requests to etcd over HTTP, which does not require gRPC. The client's description of etcd's messages is too old
+to contain the membership messages, but over HTTP they are plain JSON."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Duration
     from elastic_etcd.server.cluster import Place
 
-_PATIENCE: Duration = 1.0  # for one answer
+_PATIENCE: Duration = 1.0  # seconds for one answer
 _LONGEST_ANSWER = 64 * 1024  # bytes
-_LOOK: Duration = 2.5  # for the answers of all places; a name lookup can take longer
+_LOOK: Duration = 2.5  # seconds for the answers from all places; a name lookup can take longer
 
 
 class Refused(Exception):
-    """The server answered but did not do what it was asked to do."""
+    """The server answered, but did not carry out the request."""
 
 
 UNUSABLE = (OSError, Refused, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
-"""Errors of a request to a server that may not be etcd, and of reading its answer."""
+"""The errors that a request to a server that may not be etcd can raise, and those that reading its response can
+raise."""
 
 
 def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLContext | None = None) -> Any:
-    """Request this URL and return the parsed JSON answer. If `body` is given, it is sent as JSON. Raises OSError if the
-    server does not answer, Refused if it rejects the request, and ValueError or RecursionError if it is not etcd."""
+    """Request this URL and return the parsed JSON response. If `body` is given, it is sent as JSON. Raises OSError if
+    the server does not answer, Refused if it rejects the request, and ValueError or RecursionError if the server is not
+    etcd."""
     import http.client
     from urllib.parse import urlsplit
 
@@ -44,7 +46,7 @@ def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLConte
         else http.client.HTTPConnection(where.netloc, timeout=timeout)
     )
     try:
-        with contextlib.closing(connection):  # http.client uses no proxy and follows no redirect
+        with contextlib.closing(connection):  # http.client uses no proxies and follows no redirects
             sent = None if body is None else json.dumps(body)
             connection.request("GET" if sent is None else "POST", where.path, sent)
             answer = connection.getresponse()
@@ -57,14 +59,14 @@ def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLConte
 
 
 def is_healthy(url: str, timeout: float = 1.0, security: ssl.SSLContext | None = None) -> bool:
-    """Return whether the etcd server here reports that it serves, which requires a quorum. Raises the same errors as
-    `ask`."""
+    """Return whether the etcd server at this URL reports that it is healthy, which requires a quorum. Raises the same
+    errors as `ask`."""
     return bool(ask(f"{url}/health", None, timeout, security)["health"] == "true")
 
 
 class Gateway:
     """Asks members about their cluster. Unless documented otherwise, calls raise the errors in UNUSABLE. `security`
-    creates the TLS context for each request, because certificates are renewed (default: plain text)."""
+    creates the TLS context anew for each request, because certificates may be renewed (default: plain text)."""
 
     def __init__(self, security: Callable[[], ssl.SSLContext] | None = None) -> None:
         self._security: Callable[[], ssl.SSLContext | None] = security or (lambda: None)
@@ -78,7 +80,7 @@ class Gateway:
         calls = [(place, BackgroundCall(partial(self._answer, place), "etcd look")) for place in places]
         clock = SystemClock()
         until = later(clock.now(), _LOOK)
-        # A call that hangs in a name lookup is abandoned.
+        # If a call hangs in a name lookup, it is abandoned.
         return [call.result() if call.wait(max(0.0, until - clock.now())) else Answer(place) for place, call in calls]
 
     def leader(self, answers: Sequence[Answer]) -> str:
@@ -92,7 +94,7 @@ class Gateway:
 
     def _answer(self, place: Place) -> Answer:
         """Ask the peer port for the members, because it answers before there is a quorum."""
-        try:  # before the member list, so that the list of a healthy member is up to date
+        try:  # asked before the member list, so that the list of a healthy member is up to date
             healthy = is_healthy(place.url, _PATIENCE, self._security())
         except UNUSABLE:
             healthy = False
@@ -104,7 +106,8 @@ class Gateway:
 
 
 def _refuses_everywhere(place: Place) -> bool:
-    """Return whether every address refuses connections. A silent one proves nothing, whatever the others do."""
+    """Return whether every address of the place refuses connections. If one of them does not answer, the others prove
+    nothing."""
     try:
         addresses = resolve_host(place.host, place.peer_port)
     except OSError:

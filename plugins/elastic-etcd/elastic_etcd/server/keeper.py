@@ -1,9 +1,9 @@
 """A process that runs an etcd server for its owner, and stops the server when the owner closes its input or dies.
 
 This file is a program: `python -I -S keeper.py SCRATCH COMMAND...`. When its standard input closes, it stops the server
-and removes the folder SCRATCH (unless this is empty). It prints `started PID`, `failed WHY` and `exited CODE`, one per
-line. It uses only the standard library and runs in its own session, so that a signal to the owner's group does not
-reach it."""
+and removes the folder SCRATCH (unless this argument is an empty string). It prints `started PID`, `failed WHY` and
+`exited CODE`, one per line. It uses only the standard library and runs in its own session, so that a signal to the
+owner's group does not reach it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def keep(command: Sequence[str], scratch: str) -> None:
 
 def _end(server: subprocess.Popen[bytes], waiting: threading.Thread) -> None:
     server.terminate()
-    server.send_signal(signal.SIGCONT)  # a stopped process would not react to SIGTERM
+    server.send_signal(signal.SIGCONT)  # a suspended process would not react to SIGTERM
     waiting.join(_GRACE)
     if waiting.is_alive():
         server.kill()
@@ -55,5 +55,5 @@ def _end(server: subprocess.Popen[bytes], waiting: threading.Thread) -> None:
 
 if __name__ == "__main__":
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(ignored, lambda *_: None)  # unlike SIG_IGN, the server does not inherit this
+        signal.signal(ignored, lambda *_: None)  # unlike SIG_IGN, the server does not inherit this handler
     keep(sys.argv[2:], sys.argv[1])

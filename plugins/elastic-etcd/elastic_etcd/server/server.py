@@ -3,9 +3,10 @@
 Its data lives only as long as the server and its machine. A job that must survive the loss of a machine needs a
 separate cluster of at least three members.
 
-The port is reserved: a bound socket that never listens keeps it from processes that ask for any free port. etcd (3.4 to
-3.6) accepts no listening socket, so a process that asks for this very port may be faster. etcd then exits immediately,
-and another port is tried. To make sure that the answering server is this one, it is asked for its unique name.
+The port is reserved by a bound socket that never listens, so that the kernel does not give it to a process that asks
+for any free port. etcd (3.4 to 3.6) cannot take over a listening socket, so a process that asks for this very port may
+bind it before etcd does. In that case, etcd exits immediately, and another port is tried. To make sure that the server
+that answers is this one, it is asked for its unique name.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.server.process import Binary, Output
 
-_PROBE_EVERY = 0.05  # seconds, while it starts
-_PEER = "unix://peer:0"  # a socket file in its folder: a cluster of one needs no port for peers
+_PROBE_EVERY = 0.05  # seconds between probes while the server starts
+_PEER = "unix://peer:0"  # a socket file in the server's folder, because a cluster of one needs no port for peers
 _TAKEN = "address already in use"
 
 
@@ -51,14 +52,15 @@ class EtcdServerError(RendezvousConnectionError):
 
 
 class EtcdServer:
-    """A context manager that starts and stops an etcd server, a cluster of one. The server ends with this process,
-    however the process ends.
+    """A context manager that starts and stops an etcd server, which forms a cluster of one member. The server ends with
+    this process, no matter how the process ends.
 
     Args:
-        data_dir: folder for the server's data and log, created if missing. It is kept for another server to use
-            (default: a private folder, removed at the end).
-        host: address of this machine to listen on (default: loopback, so only this machine can connect).
-        port: port to listen on (0: any free port).
+        data_dir: folder for the server's data and log, which is created if it does not exist and is kept for later
+            servers (default: a private folder, which is removed at the end).
+        host: address of this machine on which to listen (default: a loopback address, so that only this machine can
+            connect).
+        port: port on which to listen (0: any free port).
     """
 
     def __init__(
@@ -83,13 +85,13 @@ class EtcdServer:
 
         Args:
             timeout: seconds for all attempts together.
-            num_retries: how many other ports to try if another process is faster.
+            num_retries: how many other ports to try if another process takes the port first.
             stderr: receives the output in addition to the log in the server's folder (default: only the log does).
         """
         if self._process is not None:
             raise RuntimeError("the server is already running; stop it first")
         if stderr in (subprocess.PIPE, subprocess.STDOUT):
-            raise ValueError("stderr must be a file or DEVNULL, because nothing would read a pipe; give a file")
+            raise ValueError("stderr must be a file or DEVNULL, because nothing would read from a pipe; pass a file")
         binary, address = find_binary(), self._address()
         deadline = later(self._clock.now(), timeout)
         try:
@@ -110,7 +112,8 @@ class EtcdServer:
         self._undo.close()
 
     def get_host(self) -> str:
-        """Return the host for clients, which is this machine's name if the server listens on all addresses."""
+        """Return the host to which clients connect. It is this machine's name if the server listens on all
+        addresses."""
         address = ip_address(self._host)
         return socket.gethostname() if address is not None and address.is_unspecified else self._host
 
@@ -140,7 +143,7 @@ class EtcdServer:
         started."""
         if self._process is None or not self._process.end:
             return None
-        return f"etcd has ended: {self._process.end}{self._process.log.shown()}"
+        return f"etcd has exited: {self._process.end}{self._process.log.shown()}"
 
     def __enter__(self) -> EtcdServer:
         if self._process is None:
@@ -171,12 +174,12 @@ class EtcdServer:
                 if _TAKEN in process.log.text():
                     return False
                 raise EtcdServerError(
-                    f"the etcd at {url} exited immediately: {process.end}; the binary may not be etcd, or its log "
-                    f"contains the reason{process.log.shown()}"
+                    f"the etcd server at {url} exited immediately: {process.end}; check that the binary is "
+                    f"etcd, and look for the reason in its log{process.log.shown()}"
                 )
             if self._clock.now() >= deadline:
                 raise EtcdServerError(
-                    f"the etcd at {url} did not answer in time; increase `timeout`, or find out why it "
+                    f"the etcd server at {url} did not answer in time; increase `timeout`, or find out why it "
                     f"hangs{process.log.shown()}"
                 )
         process.reports_loss = True
@@ -184,7 +187,8 @@ class EtcdServer:
 
     def _port_taken(self) -> ConfigurationError:
         taken = f"the port {self._wanted} is" if self._wanted else "several ports in a row were"
-        return ConfigurationError(Problem("port", f"{taken} taken (ss -ltnp shows by which process); choose another"))
+        advice = "already in use (ss -ltnp shows by which process); choose another"
+        return ConfigurationError(Problem("port", f"{taken} {advice}"))
 
     def _prepare_folder(self) -> Path:
         if self._data_dir is None:
@@ -209,7 +213,7 @@ class EtcdServer:
 
 
 def answers_as(name: str, url: str, timeout: float = 1.0) -> bool:
-    """Whether a healthy etcd, whose only member has this name, answers at `url`."""
+    """Return whether a healthy etcd server whose only member has this name answers at `url`."""
     try:
         members = ask(f"{url}/v3/cluster/member/list", {}, timeout)["members"]
         return [member.get("name") for member in members] == [name] and is_healthy(url, timeout)

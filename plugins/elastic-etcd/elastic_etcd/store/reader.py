@@ -1,4 +1,4 @@
-"""Reads a store's keys, and waits for missing ones with a watch instead of polling."""
+"""Reads a store's keys, and waits for missing keys by means of a watch instead of polling."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Found = dict[bytes, "KeyValue"]
 
 class Reader:
     """Performs the reads from one store. Thread-safe. While no member answers, reads are retried until the deadline.
-    `name` converts a key to the user's name for it, and `closed` ends every wait."""
+    `name` is a function that converts a key to the user's name for it, and `closed` is an event that ends every
+    wait."""
 
     def __init__(self, client: EtcdClient, name: Callable[[bytes], str], clock: Clock, closed: threading.Event) -> None:
         self._client = client
@@ -39,8 +40,9 @@ class Reader:
         return deadline.patiently(partial(self._client.read, key)).first
 
     def those(self, keys: Sequence[bytes], deadline: Deadline, keys_only: bool = False) -> tuple[int, Found]:
-        """Return the keys that exist, and a revision not later than that of the read. Up to 120 keys are read at the
-        same moment; more keys, or more than 64 MiB, take several reads. Raises EtcdError."""
+        """Return a revision that is not later than that of the read, and the keys that exist. Up to 120 keys are read
+        in a single step. If there are more keys, or more than 64 MiB of values, it takes several reads. Raises
+        EtcdError."""
         batches = [keys[start : start + MOST_OPERATIONS] for start in range(0, len(keys), MOST_OPERATIONS)]
         revision, found = 0, Found()
         while batches:
@@ -75,9 +77,9 @@ class Reader:
             watch.close()
 
     def _watched(self, missing: set[bytes], revision: int, deadline: Deadline) -> Found:
-        """Wait for all keys with a single watch, because each watch needs a stream. The watch also receives the keys in
-        between."""
-        over = Deadline(self._clock, timedelta, self._closed)  # one attempt: `wait_for` raises its error
+        """Wait for all keys with a single watch, because every watch needs its own stream. The watch also receives any
+        other keys that sort between them."""
+        over = Deadline(self._clock, timedelta, self._closed)  # allows a single attempt, whose error `wait_for` raises
         watch = _Missing(self._client, missing, lambda keys: self.those(keys, over), revision, self._clock)
         with self._changing:
             self._watches.add(watch)
@@ -108,8 +110,8 @@ class Reader:
 
 
 class _Missing(Reflector):
-    """Missing keys of a store, none of which existed at `revision`. A key that has been found once remains found.
-    `read` returns a revision, and the subset of the given keys that exist."""
+    """Missing keys of a store, none of which existed at `revision`. A key that has been found once is treated as found
+    from then on. `read` is a function that returns a revision and those of the given keys that exist."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
 """A store in etcd, whose operations behave like TCPStore's. `torch_store.py` makes it a torch store.
 
-`reader.py` reads and waits, and `writer.py` makes every write count once. `add` and `append` write on the condition
-that the value is unchanged, and otherwise try again with the current value. After the second lost race, a client waits
-a random time before each attempt, up to a common bound. As a result, early clients soon catch up with newcomers, and
-etcd is not flooded with failing attempts. In a measurement, 128 concurrent additions took about 8 transactions each,
-instead of 64 without waiting.
+`reader.py` reads and waits, and `writer.py` ensures that every write takes effect exactly once. `add` and `append`
+write on the condition that the value is unchanged. If it has changed, they try again with the current value. After a
+client has lost two such races, it waits for a random time before each attempt, up to a limit that is the same for all
+clients. This way, early clients are soon on a par with newcomers, and etcd is not flooded with failing attempts. In a
+measurement, 128 concurrent additions took about 8 transactions each, compared with 64 without waiting.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
 
 _TIMEOUT = timedelta(seconds=300)
-_MOST_BYTES = 1536 * 1024 - 4096  # of keys and values in a request of 1.5 MiB
+_MOST_BYTES = 1536 * 1024 - 4096  # the size of the keys and values in a request of 1.5 MiB
 _MOST_COUNTERS = 1024
-_WAITS = Backoff(first=0.008, longest=0.1)  # after lost races
+_WAITS = Backoff(first=0.008, longest=0.1)  # pauses after lost races
 
-_COUNTER = re.compile(rb"\s{0,20}[-+]?[0-9]{1,20}\s{0,20}")  # a number as torch's stores accept it
+_COUNTER = re.compile(rb"\s{0,20}[-+]?[0-9]{1,20}\s{0,20}")  # a number in the form that torch's stores accept
 _ABSENT = KeyValue(b"", b"", 0, 0, 0, 0)  # a key that does not exist
 _open_stores: set[KeyStore] = set()
-"""Keeps open stores alive: torch's C++ side (PrefixStore, process groups) holds only the C++ half of a store, and every
-call fails after Python has deleted the other half."""
+"""Keeps open stores alive. torch's C++ side (PrefixStore, process groups) holds only the C++ half of a store. Once
+Python has deleted the other half, every call fails."""
 
 
 class KeyStore:
-    """The store for programs that have not imported torch. See `EtcdStore`, whose errors alone are torch's."""
+    """The store for programs that have not imported torch. It differs from `EtcdStore` only in that the errors are not
+    torch's."""
 
     _errors: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     timeout = _TIMEOUT
@@ -68,8 +69,8 @@ class KeyStore:
         self._closed = threading.Event()
         self._reader = Reader(etcd_client, self._name, self._clock, self._closed)
         self._writer = Writer(etcd_client, base + b"w/", self._found_lease if lease else None, self._clock)
-        # The result of our last `add` to a key is a guess at its current value. A correct guess saves a read, and a
-        # wrong one costs as much as that read.
+        # The result of our last `add` to a key serves as a guess at the key's current value. If the guess is correct,
+        # it saves a read. If it is wrong, it costs only as much as that read.
         self._counters: dict[bytes, KeyValue] = {}
         self.set_timeout(timeout or _TIMEOUT)
         _open_stores.add(self)
@@ -91,8 +92,8 @@ class KeyStore:
             self._write_all([self._small_put(key, value)], self._deadline())
 
     def add(self, key: str, num: int) -> int:
-        """Add to a counter and return its new value. A counter is decimal text that starts at 0. `add(key, 0)` reads an
-        existing counter."""
+        """Add to a counter and return its new value. A counter starts at 0 and is stored as a decimal string. `add(key,
+        0)` reads an existing counter."""
         at, deadline = self._at(key), self._deadline()
         with self._errors:
             if num == 0 and (found := self._reader.one(at, deadline)):
@@ -105,12 +106,13 @@ class KeyStore:
             return int(left.value)
 
     def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
-        """Write `desired_value` if the current value is `expected_value`. An empty expectation also matches a missing
-        key. Returns the value afterwards, or `expected_value` if the key is missing and a value was expected."""
+        """Write `desired_value` if the current value is `expected_value`. An empty `expected_value` also matches a
+        missing key. Returns the value that the key has afterwards, or `expected_value` if the key is missing and a
+        non-empty value was expected."""
         at, expected, desired = self._at(key), _as_bytes(expected_value), _as_bytes(desired_value)
         _expect_small(at, at, expected, desired)
         deadline, put = self._deadline(), Put(at, desired)
-        # An empty expectation matches an empty value and a missing key: try one, then the other.
+        # An empty expectation matches both an empty value and a missing key, so try one and then the other.
         condition = Compare(at, Field.VALUE, expected) if expected else absent(at)
         with self._errors:
             while True:
@@ -169,8 +171,8 @@ class KeyStore:
             self._change(self._at(key), _ABSENT, lambda before: before + added, self._deadline())
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Return the values, after waiting for all keys to appear. Up to 120 keys are read at the same moment if their
-        values do not exceed 64 MiB."""
+        """Return the values, after waiting for all keys to appear. Up to 120 keys are read in a single step, provided
+        that their values do not exceed 64 MiB."""
         wanted, deadline = [self._at(key) for key in keys], self._deadline()
         distinct = list(dict.fromkeys(wanted))
         with self._errors:
@@ -237,7 +239,7 @@ class KeyStore:
 
     def _write_all(self, puts: Sequence[Put], deadline: Deadline) -> None:
         while not self._writer.write(Transaction((), puts), deadline).succeeded:
-            pass  # another client deleted our marker; the next attempt uses a new one
+            pass  # another client has deleted our marker; the next attempt uses a new one
 
     def _change(self, at: bytes, known: KeyValue, change: Callable[[bytes], bytes], deadline: Deadline) -> KeyValue:
         """Replace the value with `change(value)`. A missing key is treated as empty. `known` is the last
@@ -252,7 +254,7 @@ class KeyStore:
             known = outcome.ranges[0].first or _ABSENT
             if losses:  # the first value was only a guess
                 self._closed.wait(random.uniform(0, _WAITS.pause(losses)))
-        raise AssertionError("counting has no end")
+        raise AssertionError("unreachable: the loop has no end")
 
 
 def _as_bytes(value: str | bytes) -> bytes:

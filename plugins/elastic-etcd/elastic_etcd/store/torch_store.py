@@ -12,7 +12,8 @@ _dist: Any = import_with("torch.distributed", "TORCH_CPP_LOG_LEVEL", "FATAL")  #
 
 
 class _ErrorsOfTorch:
-    """Converts errors into torch's. One instance serves all operations, because entering a generator would be slow."""
+    """Converts the client's errors into torch's. One instance is used for all operations, because entering a
+    generator-based context manager each time would be slow."""
 
     def __enter__(self) -> None:
         pass
@@ -25,23 +26,23 @@ class _ErrorsOfTorch:
 
 
 class EtcdStore(KeyStore, _dist.Store):  # type: ignore[misc]
-    """A store like torch's TCPStore, whose keys survive the loss of any one machine. Thread-safe. Every write counts
-    once, even if its answer is lost. While no member of the cluster answers, operations try again until the store's
-    timeout. Where torch's own stores differ, this one behaves like TCPStore, except that `add` to a value that is not a
-    number raises ValueError, and an empty value is treated as 0.
+    """A store like torch's TCPStore, whose keys survive the loss of any one machine. Thread-safe. Every write takes
+    effect exactly once, even if its answer is lost. While no member of the cluster answers, operations are retried
+    until the store's timeout. If torch's own stores differ from each other, this one behaves like TCPStore, with two
+    exceptions: `add` raises ValueError if the value is not a number, and treats an empty value as 0.
 
-    Errors are torch's, and their cause is the client's error: DistStoreError if keys do not appear in time ("wait
-    timeout after ...") or etcd rejects a request, and DistNetworkError if no member answers. ValueError means that keys
-    and values exceed etcd's limit for a request (1.5 MiB).
+    The store raises torch's errors, whose `__cause__` is the client's error. DistStoreError means that keys did not
+    appear in time ("wait timeout after ...") or that etcd rejected a request, and DistNetworkError that no member
+    answered. ValueError means that keys and values exceed etcd's limit for a request (1.5 MiB).
 
     Args:
         etcd_client: a client created in this process, not inherited through a fork.
-        etcd_store_prefix: prefix of all keys (slashes at its ends are ignored). Below it, `k/` holds users' keys and
-            `w/` write markers. Stores with the same prefix share their keys, which stay until they are deleted or the
-            lease ends.
+        etcd_store_prefix: prefix of all keys (slashes at its ends are ignored). Below the prefix, `k/` holds users'
+            keys, and `w/` holds write markers. Stores with the same prefix share their keys, which stay until they are
+            deleted or the lease ends.
         timeout: how long to wait for keys to appear and for etcd to answer (default: 300 s). `set_timeout` changes it.
-        lease: the lease of all keys, or a function that returns it, called at the first write (0: no lease). The caller
-            renews it.
+        lease: the lease of all keys (0: no lease), or a function that returns the lease and is called at the first
+            write. The caller renews the lease.
         owns_client: whether `close` also closes the client.
     """
 

@@ -1,8 +1,8 @@
-"""Writes that count once, even if an answer is lost.
+"""Writes that take effect exactly once, even if an answer is lost.
 
-A write without an answer may have been carried out, may not, or may be carried out later by a member that had stalled.
-Simply repeating it could make it count twice. Every write therefore also writes a *write marker*, a key that only this
-writer uses, on the condition that the marker is unchanged since the previous write:
+If a write receives no answer, it may have been carried out or not, or a member that had stalled may carry it out later.
+If it were simply repeated, it could take effect twice. Every write therefore also writes a *write marker*, which is a
+key that only this writer uses, on the condition that the marker has not changed since the previous write:
 
 - At most one copy of a write finds the marker unchanged; other copies do nothing.
 - A writer that sends a copy and finds the marker changed knows that an earlier copy was carried out.
@@ -10,10 +10,10 @@ writer uses, on the condition that the marker is unchanged since the previous wr
   one out later, once the conditions hold again. Before the writer reports the failure, it therefore changes the marker,
   which *fences off* the copies.
 
-This costs no round trip, because condition and marker are part of the transaction. A marker serves one write at a time,
-and concurrent threads use different ones. A write that was given up without an answer retires its marker. Every marker
-has a lease: the store's, or the writer's own, which `forget` revokes. etcd rejects a late copy whose lease no longer
-exists.
+This costs no additional round trip, because the condition and the marker are part of the transaction. A marker serves
+only one write at a time, so concurrent threads use different markers. If a write is given up without an answer, its
+marker is not used again. Every marker has a lease: either the store's or the writer's own, which `forget` revokes. etcd
+rejects a late copy whose lease no longer exists.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 
 MOST_OPERATIONS = 120  # in one transaction: etcd's limit is 128, and the marker needs a few
-_PAUSE: Duration = 0.1  # before asking a member again that refuses connections
-_MARKERS_LIVE: Duration = 60.0  # after the last write, if the store is not closed
+_PAUSE: Duration = 0.1  # seconds before the next attempt if no member answered
+_MARKERS_LIVE: Duration = 60.0  # seconds that markers live after the last write if the store is not closed
 _WRITTEN = b"written"
 _FENCED = b"fenced"
 
@@ -64,9 +64,9 @@ class Marker:
 
 
 class Deadline:
-    """The time limit for an operation that begins now and is retried while no member answers, until `closed` is set.
-    `patience` returns the limit. It is called once and only if needed, because torch's C++ side is slow to return a
-    timeout."""
+    """The time limit for an operation that begins now and that is retried, until `closed` is set, while no member
+    answers. The function `patience` returns the limit. It is called at most once, and only if the limit is needed,
+    because torch's C++ side is slow to return a timeout."""
 
     def __init__(self, clock: Clock, patience: Callable[[], timedelta], closed: threading.Event) -> None:
         self._clock = clock
@@ -79,7 +79,7 @@ class Deadline:
         return self._asked()
 
     def left(self) -> Duration:
-        """Return the seconds left; 0 or less when the time is up."""
+        """Return how many seconds are left. The result is 0 or less when the time is up."""
         return later(self._begun, self.patience.total_seconds()) - self._clock.now()
 
     def allows_another(self) -> bool:
@@ -112,10 +112,10 @@ class Writer:
         self._idle: deque[Marker] = deque()
 
     def write(self, transaction: Transaction, deadline: Deadline) -> Committed:
-        """Carry out the transaction's writes exactly once if its conditions hold, trying again until the deadline while
-        no member answers. If they do not hold, nothing is written, now or later, and the result has the answers to
-        `otherwise`. Raises EtcdUnreachable if the write was not confirmed in time (with `landed`, it may have taken
-        effect, or may still do so), EtcdRefused, or EtcdClosed."""
+        """If the transaction's conditions hold, carry out its writes exactly once. While no member answers, try again
+        until the deadline. If the conditions do not hold, nothing is written, now or later, and the result contains the
+        results of `otherwise`. Raises EtcdUnreachable if the write was not confirmed in time; if `landed` is set, the
+        write may have taken effect, or may still do so. May also raise EtcdRefused or EtcdClosed."""
         lease = self._lease(deadline) if self._lease else 0
         if lease:
             then = [it._replace(lease=lease) if isinstance(it, Put) else it for it in transaction.then]
@@ -129,7 +129,7 @@ class Writer:
                     raise
                 self._own.gone(marker.lease)
             else:
-                self._idle.append(marker)  # after an error the marker is retired
+                self._idle.append(marker)  # after an error, the marker is not used again
                 return outcome
 
     def forget(self) -> None:
@@ -139,7 +139,7 @@ class Writer:
     def _marker(self, lease: int) -> Marker:
         try:
             while (marker := self._idle.pop()).lease != lease:
-                pass  # it ended with its lease
+                pass  # the marker ended with its lease
         except IndexError:  # not checked before, because another thread may take the last one
             marker = Marker(self._prefix + b"%d" % next(self._numbers), lease)
         return marker
@@ -156,7 +156,7 @@ class Writer:
         if done.succeeded:
             marker.revision = done.revision
             return done
-        if not conditions:  # only the marker can have failed; the fence reads it, which is too costly for every write
+        if not conditions:  # only the marker can have failed; it is not read in every write, to save time
             return self._fenced_off(marker, deadline, outstanding) or done
         landed = _landed(marker, done.ranges[0].first, outstanding)
         if landed is None and outstanding:
@@ -166,7 +166,8 @@ class Writer:
     def _answered(
         self, transaction: Transaction, deadline: Deadline, outstanding: bool = False
     ) -> tuple[Committed, bool]:
-        """Return the first answer, and whether unanswered copies may still be on their way."""
+        """Return the first answer that arrives, and whether unanswered copies of the request may still be on their
+        way."""
         while True:
             try:
                 return self._client.transact(transaction), outstanding
@@ -182,8 +183,8 @@ class Writer:
 
     def _fenced_off(self, marker: Marker, deadline: Deadline, outstanding: bool) -> Committed | None:
         """Change the marker, so that no copy of the write can be carried out afterwards. Returns the write's outcome if
-        a copy was faster, otherwise None. Raises EtcdUnreachable if a copy was `outstanding` and the marker no longer
-        exists."""
+        a copy was carried out before the change, and None otherwise. Raises EtcdUnreachable if a copy was `outstanding`
+        and the marker no longer exists."""
         fence = Transaction((marker.unchanged(),), (marker.put(_FENCED),), (Get(marker.key),))
         done, _ = self._answered(fence, deadline, outstanding=True)
         if done.succeeded:
@@ -196,7 +197,7 @@ def _landed(marker: Marker, found: KeyValue | None, outstanding: bool) -> Commit
     """Return the outcome of a write whose marker has the value `found`, or None if it was not carried out. Updates the
     marker. Raises EtcdUnreachable if a copy was `outstanding` and the marker no longer exists."""
     if outstanding and found is None and marker.revision:
-        reason = "the write marker was deleted, or expired, before the write was confirmed"
+        reason = "the write marker was deleted or expired before the write was confirmed"
         raise EtcdUnreachable(f"{reason}; the write may have taken effect", landed=True)
     revision = found.mod_revision if found else 0
     if revision == marker.revision:
