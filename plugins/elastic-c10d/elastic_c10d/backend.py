@@ -17,9 +17,9 @@ class C10dRendezvousBackend(StoreBackend):
     """A rendezvous backend over any torch store. See `StoreBackend`.
 
     Args:
-        store: a TCPStore, FileStore or HashStore, possibly below PrefixStores, which the caller still owns; or a
+        store: a TCPStore, FileStore or HashStore, possibly wrapped in PrefixStores, which the caller still owns; or a
             `StoreConnector`, which this backend closes.
-        run_id: the job; jobs with different ids are isolated from each other within a store.
+        run_id: the job's run id; jobs with different ids are isolated from each other within a store.
     """
 
     def __init__(

@@ -1,14 +1,14 @@
 """One connection to a torch store: the store object and, if it can be found, its socket.
 
 In torch, operations other than `wait` have no time limit, and a blocked operation cannot be interrupted. The socket
-makes both possible: a receive timeout ends an operation that a paused store does not answer, and a shutdown ends all
-operations immediately. The store's `repr` contains the socket's descriptor. If another version of torch leaves it out,
-the socket cannot be found, and waits are split into short ones instead.
+makes a time limit and an interruption possible: a receive timeout ends an operation that a suspended store does not
+answer, and a shutdown ends all operations immediately. The socket's descriptor is part of the store's `repr`. If
+another version of torch omits it, the socket cannot be found, and each wait is split into short ones instead.
 
 A hung constructor (see `connector.StoreDialer`) holds a thread and a socket with an unknown descriptor. If the thread
-returns from C++ while the interpreter shuts down, the process aborts with SIGABRT. To end the thread, its socket is
-identified: it is connected to that port, is not known here, and has not received any data, unlike the sockets of
-finished constructors.
+returns from C++ while the interpreter shuts down, the process aborts with SIGABRT. To end the thread, its socket has to
+be identified. It is the socket that is connected to the store's port, is not known here, and has not received any data,
+unlike the sockets of finished constructors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Duration
 
 _DESCRIPTOR = re.compile(r"SocketImpl\(fd=(\d+)")
-_ASKING = Backoff(first=0.005, longest=0.1, factor=1.5)  # between polls, for stores whose `wait` must not block
+_ASKING = Backoff(first=0.005, longest=0.1, factor=1.5)  # pauses between polls, for stores whose `wait` must not block
 _ACK_AGE, _RECEIVED, _INFO = 56, 128, 136  # offsets of tcpi_last_ack_recv and tcpi_bytes_received in tcp_info; its size
 _SILENCE = 5.0  # seconds without an answer after which reconnecting is faster than waiting for a retransmission
 _FRESH = 3000  # milliseconds since the last packet from the peer; keepalive probes are sent every second
@@ -56,8 +56,8 @@ class TorchConnection(StoreConnection):
         self._patience: Duration | None = None  # the store's timeout, if it was set
 
     def fetch(self, key: str, timeout: Duration, closed: threading.Event) -> bytes | None:
-        """Fetch a key with torch's `get`, which waits for the key as `wait` does. `get` is used only if it can be
-        interrupted through a socket."""
+        """Fetch a key with torch's `get`, which waits for the key in the same way as `wait`. `get` is used only if it
+        can be interrupted by means of a socket."""
         if not self.pushes:
             return self.asked_for(key, timeout, closed, _ASKING)
         if self.socket is None or not hasattr(self.store, "set_timeout"):
@@ -81,8 +81,8 @@ class TorchConnection(StoreConnection):
     def bound(self, seconds: Duration, watched: bool = True) -> None:
         """Limit the duration of each operation, not counting the time spent in `wait`. After a timeout, the connection
         is out of sync and must be closed. The kernel also closes the connection if the peer's machine does not answer
-        for a few seconds, instead of retransmitting at growing intervals. If `watched`, it sends keepalive probes every
-        second.
+        for a few seconds, instead of retransmitting at growing intervals. If `watched` is True, it sends keepalive
+        probes every second.
         """
         if self.socket is not None:
             limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))
@@ -96,8 +96,8 @@ class TorchConnection(StoreConnection):
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence)
 
     def machine_answers(self) -> bool:
-        """Return whether the peer's machine has answered within the last few seconds. If it has, an outage is caused by
-        the store and not by the network. Thread-safe."""
+        """Return whether the peer's machine has answered within the last few seconds. If it has, the store and not the
+        network is the cause of an outage. Thread-safe."""
         try:
             return self.socket is not None and _number(self.socket, "=I", _ACK_AGE) < _FRESH
         except OSError:
@@ -142,8 +142,8 @@ def cut_unanswered(port: int) -> None:
 
 
 class AcceptedConnection(NamedTuple):
-    """A connection that a server in this process has accepted on `port`, with its peer and the number of bytes
-    received."""
+    """A connection that a server in this process has accepted on `port`, with the peer's address (`host`, `its_port`)
+    and the number of bytes received from it."""
 
     host: str
     its_port: int
@@ -186,7 +186,7 @@ def _number(handle: socket.socket, form: str, place: int) -> int:
 
 
 def _open_sockets() -> Iterator[socket.socket]:
-    """Yield duplicates of all sockets of this process. Each is closed at the next iteration."""
+    """Yield duplicates of all sockets of this process. Each duplicate is closed when the next one is requested."""
     try:
         descriptors = [int(name) for name in os.listdir("/proc/self/fd") if name.isdigit()]
     except OSError:

@@ -1,4 +1,5 @@
-"""Connectors for torch stores, which share an existing store or open more connections like an existing TCPStore."""
+"""Connectors for torch stores. They share an existing store, or open more connections to the server of an existing
+TCPStore."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ class SharedConnector:
 
 
 class BorrowedTcpConnector:
-    """Returns an existing TCPStore, possibly below PrefixStores, the first time, and then opens more connections like
-    it."""
+    """Returns an existing TCPStore, possibly wrapped in PrefixStores, at the first call, and opens more connections to
+    its server at later calls."""
 
     grace: Duration = 0.0
 
@@ -91,8 +92,8 @@ class _Stuck:
 
 class StoreDialer:
     """Creates TCPStore clients, each in a separate thread, because torch's constructor waits forever for a listener
-    that does not answer. The next call for the same address waits for a stuck constructor instead of starting another
-    one. A connection whose caller may wait indefinitely is created without a thread.
+    that does not answer. If a constructor is stuck, the next call for the same address waits for it instead of starting
+    another one. If the caller may wait indefinitely, the client is created without a thread.
 
     Args:
         read_timeout: seconds after which an unanswered operation fails.
@@ -106,7 +107,8 @@ class StoreDialer:
         self._waiting: set[BackgroundCall[Store]] = set()
 
     def dial(self, host: str, port: int, where: str, timeout: Duration, patiently: bool = False) -> TorchConnection:
-        """Connect to `host`, which should be known to listen. With `patiently`, wait without limit, until `close`.
+        """Connect to `host`, which should be known to listen. If `patiently` is True, wait without a limit until
+        `close` is called.
 
         Raises:
             RendezvousConnectionError: `host` does not answer as a TCPStore within `timeout` seconds, or `stop` was set.
@@ -151,7 +153,7 @@ class StoreDialer:
         self.stop.set()
         for attempt in tuple(self._waiting):
             attempt.interrupt()
-        with contextlib.suppress(KeyError):  # empty; a caller may remove its own at the same time
+        with contextlib.suppress(KeyError):  # none is left; a caller may remove its own at the same time
             while True:
                 cut_unanswered(self._stuck.popitem()[1].port)
         for port in tuple(self._called):
@@ -166,10 +168,10 @@ class StoreDialer:
 
     def _silence(self, where: str, timeout: Duration) -> str:
         if self.stop.is_set():
-            return f"connecting to {where} was aborted: this side was closed"
+            return f"connecting to {where} was aborted, because this side was closed"
         return (
             f"something listens at {where} but does not answer as a TCPStore (waited {timeout:g} s): "
-            "wrong port, or the store is paused"
+            "the port may be wrong, or the store suspended"
         )
 
 

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from elastic_c10d.torch_store import Store
     from elastic_core.plugin import Duration, RendezvousParameters, RoundStores, StoreConnector
 
-_LENGTH = struct.Struct("=I")  # a FileStore's file starts with the length of its first key
+_LENGTH = struct.Struct("=I")  # a FileStore's file starts with the length of the first key
 _LONGEST_KEY = 4096
 _FILE_MODE = 0o600
-_SERVED = 1000  # number of nodes to size a server for, if it is created as a store
+_SERVED = 1000  # the number of nodes for which to size a server that is created as a store
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
 
     Raises:
         ConfigurationError: the endpoint or an option is invalid.
-        RendezvousConnectionError: the store could not be reached within the first of these that is set:
-            `connect_timeout`, `read_timeout`, `join_timeout`.
+        RendezvousConnectionError: the store could not be reached in time. The limit is the first of these options that
+            is set: `connect_timeout`, `read_timeout`, `join_timeout`.
     """
     options = options_of(params, C10D)
     bounds = (options["connect_timeout"], params.get("read_timeout"), options["join_timeout"])  # in torch's order
@@ -80,13 +80,14 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, ma
     seconds.
 
     Args:
-        master: the address of the workers' store for this node's workers, see `MadeStores`. Nodes may use different
-            addresses, so rank 0 listens on all of its own.
+        master: the address at which this node's workers reach the workers' store (see `MadeStores`). Nodes may use
+            different addresses, so rank 0 listens on all addresses of its machine.
 
     Raises:
         ConfigurationError: the endpoint or an option is invalid.
     """
-    # An attempt must fail before the overall timeout, because the timeout's message would not contain its reason.
+    # An attempt must fail before the overall timeout expires, because that timeout's message would not contain the
+    # reason for the failure.
     options = options_of(params, C10D)
     half = min(options["join_timeout"], options["connect_timeout"] or math.inf) / 2
     connector = connector_for(params, options, min(patience, half), half)
@@ -120,7 +121,7 @@ def connector_for(
 
 
 def _meeting_place(params: RendezvousParameters) -> tuple[Endpoint, PortReservation | None]:
-    """Return the endpoint. A single node uses any free port if the port is 0 or there is no endpoint."""
+    """Return the endpoint. If the port is 0 or no endpoint is set, a single node uses any free port."""
     alone = params.max_nodes == 1
     endpoint = parse_endpoints(params.endpoint or ("localhost:0" if alone else ""), least_port=0 if alone else 1)
     if not alone and not is_loopback_address(endpoint.host):
@@ -132,7 +133,7 @@ def _meeting_place(params: RendezvousParameters) -> tuple[Endpoint, PortReservat
 
 
 def _opened(endpoint: Endpoint) -> Endpoint:
-    """Let the store's host use localhost or 0.0.0.0 as the endpoint, while other nodes use its name."""
+    """Allow the store's host to use localhost or 0.0.0.0 as the endpoint, while other nodes use the host's name."""
     return replace(endpoint, host="localhost", is_open=True) if means_this_machine(endpoint.host) else endpoint
 
 
@@ -199,8 +200,8 @@ def _observing(params: RendezvousParameters) -> StoreConnector:
 
 
 def tcp_store(endpoint: Endpoint, is_host: bool | None, timeout: Duration) -> Store:
-    """Create a TCPStore client and, if `is_host` is true, the server in this process. If it is None, create the server
-    if the endpoint can be bound. The server runs as long as the store exists.
+    """Create a TCPStore client and, if `is_host` is true, the server in this process. If `is_host` is None, create the
+    server if the endpoint can be bound. The server runs for as long as the store exists.
 
     Raises:
         RendezvousConnectionError: the store could not be created within `timeout` seconds.

@@ -1,5 +1,5 @@
-"""Endpoints: one `host[:port]`, or several separated by commas. A host is a name, an IPv4 address, or an IPv6 address
-with or without brackets."""
+"""Endpoints: one `host[:port]`, or several of them separated by commas. A host is a name, an IPv4 address, or an IPv6
+address with or without brackets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Endpoint:
     Args:
         host: the first host, without brackets.
         rest: other addresses that may host the store; a new store starts at the first one.
-        is_open: whether other machines reach the store under another name, although the host is loopback.
+        is_open: whether other machines reach the store under another name, although the host is a loopback name or
+            address.
     """
 
     host: str
@@ -35,7 +36,7 @@ class Endpoint:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether all hosts are loopback names or addresses, which mean a different machine on each machine."""
+        """Whether all hosts are loopback names or addresses, which refer to a different machine on each machine."""
         return not self.is_open and all(is_loopback(one.host) for one in self.each)
 
 
@@ -43,7 +44,7 @@ def parse_endpoint(
     text: str, origin: str = "--rdzv-endpoint", least_port: int = 1, default_port: int = DEFAULT_PORT
 ) -> Endpoint:
     """Parse one endpoint. `fe80::1` is a host without a port, because a port after an IPv6 address requires brackets.
-    With `least_port=0`, the port may be 0, which means any free port.
+    If `least_port` is 0, the port may be 0, which means any free port.
 
     Raises:
         ConfigurationError: the endpoint is invalid; the problem names `origin`.

@@ -1,17 +1,18 @@
 """Decides which node hosts the endpoint's store, by trying to bind the address instead of comparing names.
 
 The node that binds the endpoint and reads back its own nonce hosts the store. On all other nodes, the port is in use or
-the address is not local. The nonce is read through the endpoint, because the endpoint may lead to another machine: the
-address may be translated, or the name may have several addresses.
+the address is not local. The nonce is read through the endpoint, because the endpoint may lead to another machine. This
+is the case if the address is translated, or if the name has several addresses.
 
-If the name has addresses of several machines, each of them could try its own address first. In that case, only the
-machine with the first address, in an order that is the same everywhere, hosts the store, and only if no other machine
-does. If the endpoint has several hosts, a new store starts at the first one, and only if no other host answers.
+If the name has addresses of several machines, each of these machines could try its own address first. In that case,
+only the machine with the first address, in an order that is the same everywhere, may host the store, and only if no
+other machine hosts it. If the endpoint has several hosts, a new store starts at the first host, and only if no other
+host answers.
 
 If a store hosted by an agent is lost, any agent that can bind the same address, and is therefore on the same machine,
-may host it again. If that machine is alive and refuses connections, the node that would host a new store may host it.
-`elastic serve` writes no nonce, so agents never replace its stores. A host that leaves hands the store over (see
-`rendezvous.handover`): the next host's server may be at any address, and servers at the endpoint point to it.
+may host it again. If that machine is alive but refuses connections, the node that would host a new store may host it.
+`elastic serve` writes no nonce, so agents never replace its stores. A host that leaves hands the store over to another
+node (see `rendezvous.handover`). That node's server may be at any address, and servers at the endpoint point to it.
 """
 
 from __future__ import annotations
@@ -62,20 +63,20 @@ def resolved(endpoint: Endpoint, resolver: Callable[[str, int], list[Address]] =
 
 
 def in_order(address: Address) -> tuple[int, bytes]:
-    """Return a sort key that gives the same order on every machine: IPv4, which every machine has, comes first, then
-    bytes decide."""
+    """Return a sort key that gives the same order on every machine: IPv4 addresses, which every machine has, come
+    first; apart from that, addresses are ordered by their bytes."""
     packed = socket.inet_pton(address.family, address.host.partition("%")[0])
     return len(packed), packed
 
 
 class HostElection:
-    """One node's part in choosing the store's host, and then the server, if this node hosts the store.
+    """One node's part in choosing the store's host and, if this node is the host, its server.
 
     Args:
         endpoint: the address of the store.
         is_host: whether this node must host the store (True) or must not (False). If None, it hosts the store if it
             can bind the address.
-        max_nodes: number of nodes to size the server for.
+        max_nodes: number of nodes for which to size the server.
         probe: returns whether a program listens at another machine's address.
         reservation: the reservation of the endpoint's port, if this process has chosen the port.
     """
@@ -120,7 +121,8 @@ class HostElection:
         return self._server is not None and self._server.num_keys() > 1
 
     def offer(self, places: Sequence[Sequence[Address]]) -> str | None:
-        """Start a server if this node should host the store. Returns why it does not, if the reason is worth reporting.
+        """Start a server if this node should host the store. If it should not, returns the reason if that is worth
+        reporting.
 
         Args:
             places: the addresses of each of the endpoint's hosts; empty for an unknown name.
@@ -137,7 +139,8 @@ class HostElection:
             first = min((*own, *apart), key=in_order, default=None)
             if first not in own and (own or any(map(is_local_address, later))):
                 named = first or f"{self._endpoint.host!r}, which has no address yet,"
-                return f"{named} should host the store, as the endpoint's first address; is_host=true overrides this"
+                reason = "because it is the endpoint's first address; is_host=true overrides this"
+                return f"{named} should host the store, {reason}"
             if own and any(map(self._probe, (*apart, *later))):
                 return None
         if own or self._is_host:
@@ -146,7 +149,8 @@ class HostElection:
 
     def offer_at(self, lost: Address) -> bool:
         """Start a server in place of the lost store at this address, if an agent hosted it and the address is local. If
-        several agents try, only one can bind. Returns whether the host has to be decided again."""
+        several agents try this, only one of them can bind the address. Returns whether it has to be decided again which
+        node hosts the store."""
         if (
             not self._was_free_to_choose
             or not self._by_agent
@@ -159,10 +163,10 @@ class HostElection:
         return True
 
     def offer_replacement(self, places: Sequence[Sequence[Address]], answers: list[str]) -> bool:
-        """Host a new store if an agent on another machine, which is still alive, hosted the lost one, and if `offer`
-        would have chosen this node at the first contact. Without this, possibly no node would host a store: new nodes
-        leave hosting to the endpoint's first host, whose node may have joined while the store was elsewhere. Returns
-        whether a server was started. Messages worth reporting are added to `answers`."""
+        """Host a new store if the lost one was hosted by an agent on another machine, which is still alive, and if
+        `offer` would have chosen this node at the first contact. Otherwise, it could happen that no node hosts a store:
+        new nodes leave hosting to the endpoint's first host, and the node on that host may have joined while the store
+        was elsewhere. Returns whether a server was started. Messages worth reporting are added to `answers`."""
         if not self._was_free_to_choose or not self._by_agent or self.here or not any(places):
             return False
         self._is_host = None
@@ -171,9 +175,9 @@ class HostElection:
         return self.here
 
     def take_over(self, host: str) -> Endpoint | None:
-        """Start a server for a store that another node hands over. It uses the endpoint's port, or another one if that
-        port is in use. `host` is this machine's address for other nodes. Returns the server's address, or None if this
-        node must not or cannot host the store."""
+        """Start a server for a store that another node hands over. The server uses the endpoint's port, or another one
+        if that port is in use. `host` is the address at which other nodes reach this machine. Returns the server's
+        address, or None if this node must not or cannot host the store."""
         if not self._was_free_to_choose or self._stopped:
             return None
         for port in (self._endpoint.port, 0):
@@ -190,15 +194,16 @@ class HostElection:
             self._end()
 
     def moved(self, at: Endpoint) -> None:
-        """Record that the job's store is now at this address. If our server has another address, it keeps running until
-        `stop`, for nodes that do not know the new address yet."""
+        """Record that the job's store is now at this address. If our server has a different address, it keeps running
+        until `stop` for the sake of nodes that do not know the new address yet."""
         with self._lock:
             if self._server is not None and self._place is not None and at != self._taken_at:
                 self._kept[self._place] = self._server
                 self._server = self._taken_at = None
 
     def found_at(self, address: Address) -> None:
-        """Record that the store was found at this address, which may be our server from before the store moved."""
+        """Record that the store was found at this address. This may be the address of a server that we started before
+        the store moved."""
         with self._lock:
             place = next(
                 (place for place in self._kept if place.port == address.port and is_local_address(address)), None
@@ -213,8 +218,8 @@ class HostElection:
             return place is not None and place.port == address.port and is_local_address(address)
 
     def point(self, address: Address) -> bool:
-        """Start a server at this address of the endpoint, for pointers that lead new nodes to the store. Returns False
-        if it already exists, or if the address is in use or not local."""
+        """Start a server at this address of the endpoint. It holds pointers that lead new nodes to the store. Returns
+        False if the server already exists, or if the address is in use or is not local."""
         with self._lock:
             if address in self._pointers or self._stopped or not is_local_address(address):
                 return False
@@ -227,13 +232,13 @@ class HostElection:
 
     def look(self, store: Store, only_if_unknown: bool) -> None:
         """Determine whether an agent hosts the store at the endpoint. A client may connect before the host has written
-        its nonce, so if there was no nonce, later connections check again."""
+        its nonce. Therefore, if no nonce was found, later connections check again."""
         if not self.here and not (only_if_unknown and self._by_agent):
             self._by_agent = store.check([_NONCE_KEY])
 
     def confirm(self, store: Store) -> bool:
-        """Return whether to use the store at the endpoint. If this node has a server, the store must be that server. If
-        the store belongs to another node, our server is stopped.
+        """Return whether to use the store at the endpoint. If this node has a server, the store has to be that server.
+        If the store belongs to another node instead, our server is stopped.
 
         Raises:
             RendezvousConnectionError: the store belongs to another node, but this node must host it.
@@ -280,9 +285,9 @@ class HostElection:
                     f"this node must host the store (is_host), but cannot listen on {self._endpoint}: "
                     f"{error_text(error)}; ss -ltnp lists the programs that listen"
                 ) from error
-            return  # in use by another process on this machine, or not a local address
+            return  # the address is in use by another process on this machine, or is not local
         allow_connections(self._max_nodes)
-        if "torch" not in sys.modules:  # its import takes seconds
+        if "torch" not in sys.modules:  # importing torch takes seconds
             get_logger(endpoint=str(self._endpoint)).info("starting the store")
         place = Address(bound.family, bound.getsockname())
         server = start_server(bound)

@@ -25,8 +25,8 @@ _CONNECTION = (
         "outage_grace",
         float,
         30.0,
-        "how long workers keep running while the store does not answer but its machine does, in addition to the "
-        "failure timeout",
+        "how long workers keep running, in addition to the failure timeout, if the store does not answer but its "
+        "machine does",
         "seconds",
         least=0,
     ),
@@ -36,7 +36,7 @@ _FIRST = Option(
     "connect_timeout",
     float,
     None,
-    "time limit for the first connection; by default join_timeout, because the store's host must join first",
+    "time limit for the first connection; defaults to join_timeout, because the store's host must join first",
     "seconds",
     above=0,
 )
@@ -97,7 +97,8 @@ def _is_torch_missing() -> bool:
 
 
 def _look_for_torch() -> None:
-    """Fail early, because torch is imported in another thread, where the error would look like an unreachable store."""
+    """Fail early if torch is missing, because torch is imported in another thread, where the error would look as if the
+    store were unreachable."""
     if _is_torch_missing():
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
@@ -116,7 +117,7 @@ def _serve(endpoint: str, max_nodes: int) -> StoreServer:
 
 
 def _tcp_store(context: Context) -> Store:
-    """Create a store that hosts the server if the port is free on this machine, and is otherwise a client."""
+    """Create a store. It hosts the server if the port is free on this machine, and is a client otherwise."""
     from elastic_c10d.create import tcp_store
     from elastic_c10d.endpoint import Endpoint, parse_endpoint
 
@@ -149,8 +150,8 @@ def _problems(settings: Settings) -> Iterator[Problem]:
     if settings.nnodes.max > 1 and not settings.rdzv_endpoint:
         yield Problem(
             "--rdzv-endpoint",
-            f"--nnodes={settings.nnodes} requires --rdzv-endpoint=HOST:PORT, the same on every node (for a static job:"
-            " --master-addr and --node-rank)",
+            f"--nnodes={settings.nnodes} requires --rdzv-endpoint=HOST:PORT, the same on every node (a static job uses "
+            "--master-addr and --node-rank instead)",
         )
 
 
@@ -232,7 +233,9 @@ def elastic_stores() -> list[StoreRecord]:
             (
                 Option("host", str, "127.0.0.1", "name or address of the server"),
                 Option("port", int, 29400, "port of the server"),
-                Option("is_host", bool, None, "whether this process hosts the server; by default, if the port is free"),
+                Option(
+                    "is_host", bool, None, "whether to host the server in this process; by default if the port is free"
+                ),
                 Option("timeout", float, 300.0, "time limit for connecting and waiting for keys", "seconds", above=0),
             ),
         ),

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 def round_stores(
     connector: StoreConnector, run_id: str, address: Callable[[], str], workers: WorkersStore, host: str = ""
 ) -> MadeStores:
-    """Create the stores of each round. The members' store is the rendezvous store under a prefix for the round; it
-    connects on first use.
+    """Create the stores of each round. The members' store is a view of the rendezvous store with a prefix for the
+    round. It connects on first use.
 
     Args:
         connector: connects to the rendezvous store.
-        run_id: the job.
+        run_id: the job's run id.
         address: returns the address that this node advertises. It is called only when needed, because it may require a
             connection.
         workers: the node's workers' store.
@@ -33,7 +33,7 @@ def round_stores(
         torchs = distributed()
         shared = connector.connect(aside=True).store
         if isinstance(shared, torchs.FileStore):
-            shared = torchs.FileStore(shared.path, -1)  # a separate one, whose timeout the members can set
+            shared = torchs.FileStore(shared.path, -1)  # a separate connection, so that the members can set its timeout
         store: Store = torchs.PrefixStore(f"elastic/{run_id}/round/{name}", shared)
         return store
 

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Address, Duration
 
 MOST_BYTES = 512 << 20
-"""How many bytes the process may grow by. Nodes write far less, because their records are bounded."""
+"""The number of bytes by which the process may grow. Nodes write far less, because the size of their records is
+limited."""
 
 _LOOK_EVERY: Duration = 1.0
 _MIB = 1 << 20
@@ -51,9 +52,10 @@ _ROOM = 65_536
 
 
 def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
-    """Return a socket that listens on the endpoint's port. For a loopback endpoint that is not open, it listens on that
-    address. For any other endpoint, it listens on all addresses, because a machine's own name often resolves to
-    127.0.1.1, which other machines cannot reach. Raises OSError, with EADDRINUSE if the port is in use."""
+    """Return a socket that listens on the endpoint's port. If the endpoint is a loopback address and is not open, the
+    socket listens only on that address. Otherwise, it listens on all addresses, because a machine's own name often
+    resolves to 127.0.1.1, which other machines cannot reach. Raises OSError, whose errno is EADDRINUSE if the port is
+    in use."""
     if endpoint.is_loopback:
         own = min(addresses, key=lambda address: address.family != socket.AF_INET)
         sock = bound_socket(own.family, own.sockaddr)
@@ -78,9 +80,10 @@ def start_server(sock: socket.socket) -> Store:
 
 
 def allow_connections(nodes: int) -> int:
-    """Raise this process's limit on open files for the connections of `nodes` nodes and, as far as the hard limit
-    allows, for other clients, which could otherwise use up the files that the agent needs. Logs the change if the nodes
-    need it. Returns the maximum number of connections, which is half of the limit but at least enough for the nodes."""
+    """Raise this process's limit on open files, so that it suffices for the connections of `nodes` nodes. As far as the
+    hard limit allows, it also covers other clients, which could otherwise use up the files that the agent needs. Logs
+    the change if the nodes need it. Returns the maximum number of connections, which is half of the limit, but at least
+    the number that the nodes need."""
     of_nodes = nodes * _CONNECTIONS_PER_NODE
     needed = of_nodes + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -110,11 +113,11 @@ def own_files() -> int:
 
 class OverloadWatch:
     """Checks every second, in a thread, whether the process has grown too much or its server has too many connections.
-    If so, an empty server replaces the server, which nodes treat as an outage. If the process does not shrink,
-    something other than the store has grown, and growth is then measured from the new size.
+    If so, the server is replaced with an empty one, which nodes treat as an outage. If the process does not shrink as a
+    result, something other than the store has grown, and from then on, growth is measured from the new size.
 
     Args:
-        renew: replaces the server. If it returns False, it is called again.
+        renew: replaces the server. If it returns False, it will be called again.
         port: the server's port.
         connections: maximum number of connections.
         most: maximum growth in bytes.
@@ -172,7 +175,7 @@ class OverloadWatch:
             os.close(self._spare.pop())
             return self._is_too_much()
         except (IndexError, OSError):
-            return True  # another client has used that one, too
+            return True  # another client has used up that one, too
 
     def _is_too_much(self) -> bool:
         """Return whether the server exceeds a limit. Raises OSError if that cannot be determined."""
@@ -181,14 +184,14 @@ class OverloadWatch:
         return own_files() > self._connections and len(self._accepted()) > self._connections
 
     def _keep_spare(self) -> None:
-        """Keep a spare file open, which is closed if a check needs a descriptor and none is left."""
+        """Keep a spare file open. It is closed if a check needs a descriptor and none is left."""
         if self._spare:
             return
         with contextlib.suppress(OSError):
             self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def _grown(self) -> int:
-        """Return how many bytes the process has grown by. Raises OSError if its size cannot be read."""
+        """Return the number of bytes by which the process has grown. Raises OSError if its size cannot be read."""
         now = self._size()
         self._least = min(self._least, now)
         return now - self._least
@@ -232,7 +235,7 @@ class StoreServer:
     Args:
         endpoint: `host[:port]`, an address or name of this machine (default port: 29400). If there are several,
             separated by commas, the first local one is used.
-        max_nodes_hint: number of nodes to size the server for.
+        max_nodes_hint: number of nodes for which to size the server.
     """
 
     def __init__(self, endpoint: str | Endpoint, max_nodes_hint: int = 1000) -> None:

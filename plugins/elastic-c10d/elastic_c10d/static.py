@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 29500
 RUN_ID = "none"
-"""The run id of a job without --rdzv-id. No other job uses the same address, so it need not be unique."""
+"""The run id of a job without --rdzv-id. It need not be unique, because no other job uses the same address."""
 
 _DIGITS = 10
 
 
 def defaults(settings: Settings) -> Mapping[str, tuple[Any, str]]:
-    """Return default settings: the endpoint from the master's address, torchrun's default rank, the run id and the node
-    id."""
+    """Return default settings: the endpoint, which is derived from the master's address, torchrun's default rank, the
+    run id, and the node id."""
     host = (settings.master_addr or "127.0.0.1").removeprefix("[").removesuffix("]")
     port = DEFAULT_PORT if settings.master_port is None else settings.master_port
     rank, why = settings.node_rank, "the rank"
@@ -47,7 +47,7 @@ def defaults(settings: Settings) -> Mapping[str, tuple[Any, str]]:
         "rdzv_id": (RUN_ID, "the static backend needs none"),
         "node_rank": (rank, why),
     }
-    if settings.nnodes.max > 1:  # so that two nodes with the same rank are detected by their name
+    if settings.nnodes.max > 1:  # so that two nodes with the same rank are detected because they have the same name
         found["node_id"] = (f"rank{rank}", "the rank")
     return found
 
@@ -56,7 +56,7 @@ def problems(settings: Settings) -> Iterator[Problem]:
     """Find the problems in the settings of a static job."""
     rank, nnodes = find_option(settings.rdzv_conf, "rank"), settings.nnodes
     if rank is not None and rank.lstrip("0") != str(settings.node_rank).lstrip("0"):
-        message = f"rank={rank} contradicts --node-rank={settings.node_rank}; remove one of the two"
+        message = f"rank={rank} contradicts --node-rank={settings.node_rank}; remove one of them"
         yield Problem("--rdzv-conf", message)
     if nnodes.min != nnodes.max:
         yield Problem(
@@ -80,7 +80,7 @@ def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
         name: value for name, value in params.config.items() if name not in ("rank", "master_addr", "master_port")
     }
     config["is_host"] = rank == 0
-    if config.get("timeout") is not None:  # also keep `timeout`, for messages
+    if config.get("timeout") is not None:  # `timeout` is kept as well, for messages
         config["join_timeout"] = config["timeout"]
     node = params.node or Node(f"rank{rank}")
     endpoint = _endpoint(params)
@@ -98,8 +98,8 @@ def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
 
 
 def master_of(params: RendezvousParameters) -> str:
-    """Return rank 0's address for this node's workers, empty for a single node. Raises ConfigurationError if it is
-    invalid."""
+    """Return the address at which this node's workers reach rank 0. It is empty for a single-node job. Raises
+    ConfigurationError if the address is invalid."""
     host = _endpoint(params).host if params.max_nodes > 1 else ""
     return "localhost" if means_this_machine(host) and not is_loopback(host) else host  # clients cannot use 0.0.0.0
 
@@ -126,7 +126,7 @@ def _problems(params: RendezvousParameters) -> Iterator[Problem]:
     if rank is None and params.max_nodes > 1:
         yield Problem(
             "--node-rank",
-            "the backend 'static' requires --node-rank, a different one on every node, from 0",
+            "the backend 'static' requires --node-rank, counted from 0 and different on every node",
         )
     elif rank is not None and not 0 <= rank < params.max_nodes:
         yield Problem("--node-rank", f"expected a rank from 0 to {params.max_nodes - 1}, found {rank}")

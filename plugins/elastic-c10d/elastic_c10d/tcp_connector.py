@@ -47,15 +47,16 @@ class TcpConnector:
     Args:
         endpoint: the address of the store.
         hosting: decides at the first connection whether this node hosts the store (None: it does not).
-        patience: seconds for which the first connection is retried. Later ones, after a fault, are tried once per
-            address.
-        connect_timeout: seconds for a listener to answer as a TCPStore.
-        read_timeout: seconds for the answer to an operation.
+        patience: seconds for which the first connection is retried. Later connections, which follow a fault, are tried
+            once per address.
+        connect_timeout: seconds that a listener has to answer as a TCPStore.
+        read_timeout: seconds that the store has to answer an operation.
         clock: measures the patience.
         resolver: resolves a host and port to addresses.
         grace: seconds, in addition to the failure timeout, for which workers keep running while the store's machine
-            answers but the store does not. In that case the store answers no node, so no node is considered failed.
-        local_addr: this machine's address for other nodes; if empty, it is taken from connections.
+            answers but the store does not. In that case, the store answers no node at all, so no node is considered
+            lost.
+        local_addr: the address at which other nodes reach this machine; if empty, it is determined from connections.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class TcpConnector:
         self._resolve = resolver
         self._dialer = StoreDialer(read_timeout)
         self._grace = grace
-        self._main: Callable[[], TorchConnection | None] = lambda: None  # a weak reference; its user owns it
+        self._main: Callable[[], TorchConnection | None] = lambda: None  # weak, because its user owns it
         self._machine_answers = False
         self._refused: set[Address] = set()
         self._used_from: Instant | None = None  # when to begin using this node's new store, which replaces a lost one
@@ -94,8 +95,8 @@ class TcpConnector:
 
     @property
     def local_address(self) -> str:
-        """This machine's address for other nodes: the configured one, or that of the connection to the store. It is
-        empty before the first connection."""
+        """The address at which other nodes reach this machine: the configured address or, by default, the local address
+        of the connection to the store. It is empty before the first connection."""
         return self._local_addr or self._local
 
     @property
@@ -105,8 +106,8 @@ class TcpConnector:
 
     @property
     def grace(self) -> Duration:
-        """The grace time. It is zero if the store's machine does not answer, because this machine may be the
-        disconnected one."""
+        """The grace time. It is zero if the store's machine does not answer, because this machine may be the one that
+        is disconnected."""
         main = self._main()
         answers = self._machine_answers or (main is not None and main.machine_answers())
         return self._grace if answers or self.hosts else 0.0
@@ -147,7 +148,7 @@ class TcpConnector:
         try:
             return str(at), self._dial(self._resolve(at.host, at.port)[0])
         except Exception:
-            self.stop_serving()  # otherwise this node would appear to host the store
+            self.stop_serving()  # otherwise, this node would appear to host the store
             raise
 
     def stop_serving(self) -> None:
@@ -175,8 +176,8 @@ class TcpConnector:
         return [resolved(one, self._resolve) for one in self._endpoint.each]
 
     def _connect_aside(self, address: Address) -> TorchConnection:
-        """Open an additional connection to the main connection's address. The first one needs no probe and no thread.
-        Later ones replace a lost connection, and the store may have been lost with it."""
+        """Open an additional connection to the main connection's address. The first such connection needs no probe and
+        no thread. Later ones replace a connection that was lost, and the store may have been lost with it."""
         careful, self._careful = self._careful, True
         fault = try_connect(address, min(_PROBE, self._connect_timeout))[0] if careful else ""
         if fault:
@@ -187,15 +188,18 @@ class TcpConnector:
         """Open a new main connection after a fault.
 
         If the lost store was hosted by an agent on this machine, this node tries to host it immediately, because
-        workers keep running only for the grace time. If the store was on another machine that refuses connections, its
-        process has ended, or the store has moved while this node was disconnected. This node then starts a new store,
-        but waits before using it for as long as a living host would need to write a pointer to the moved store. It uses
-        the new store earlier if other nodes have connected to it, because they would consider this node failed.
+        workers keep running only for the grace time. If the store was on another machine, and that machine refuses
+        connections, either the store's process has ended or the store has moved while this node was disconnected. In
+        that case, this node starts a new store. Before it uses the new store, it waits for as long as a living host
+        would need to write a pointer to the store that has moved. It uses the new store earlier if other nodes have
+        connected to it, because those nodes would otherwise consider this node lost.
         """
         answers: list[str] = []
         if self._used_from is not None:
             if self._clock.now() < self._used_from and not (self._hosting and self._hosting.is_used):
-                raise self._unreachable(["this node has started a new store, but first waits for a pointer to another"])
+                raise self._unreachable(
+                    ["this node has started a new store, but first waits for a pointer to an existing one"]
+                )
             self._used_from = None
             found = self._once(answers, decides=True)
         else:
@@ -267,7 +271,7 @@ class TcpConnector:
         try:
             if self._hosting is None or self._hosting.confirm(found.store):
                 return True
-            # Another node's store has answered, and ours was stopped. The connection may still lead to ours.
+            # Another node's store has answered, so ours was stopped. The connection may still lead to ours.
             answers.append(f"{address}: leads to another host's store")
         except RuntimeError as error:
             answers.append(f"{address}: {str(error).splitlines()[0]}")
@@ -280,6 +284,6 @@ class TcpConnector:
     def _unreachable(self, answers: list[str]) -> RendezvousConnectionError:
         reasons = "; ".join(dict.fromkeys(answers)) or "this side was closed"
         return RendezvousConnectionError(
-            f"the rendezvous store at {self._endpoint} cannot be reached ({reasons}); check --rdzv-endpoint, that its "
-            "host is up, and that no firewall is in between"
+            f"the rendezvous store at {self._endpoint} cannot be reached ({reasons}); check that --rdzv-endpoint "
+            "is correct, that its host is up, and that no firewall blocks the connection"
         )

@@ -1,8 +1,8 @@
-"""Everything about torch's stores: importing torch, the store protocol that we need, and a store that connects on first
-use.
+"""Support for torch's stores: the import of torch, the store protocol that this package needs, and a store that
+connects on first use.
 
 torch's sockets write a stack trace to stderr for every refused connection and every wait that times out. These traces
-are silenced, because torch also raises the errors, and we report them. torch reads its log level on import.
+are suppressed, because torch also raises the errors, and we report them. torch reads its log level when it is imported.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _class() -> Any:
             with self._connecting:
                 if self._target is None:
                     self._target = self._connect()
-                if self._patience != self.timeout:  # a PrefixStore may have set it, in C++ only
+                if self._patience != self.timeout:  # a PrefixStore may have set it in C++ only
                     self._patience = self.timeout
                     self._target.set_timeout(self._patience)
                 return self._target
@@ -89,7 +89,7 @@ def _class() -> Any:
 
     for name in _METHODS:
         setattr(LazyStore, name, _forwarder(name))
-    LazyStore.deleteKey = LazyStore.delete_key  # the same
+    LazyStore.deleteKey = LazyStore.delete_key  # likewise
     return LazyStore
 
 
