@@ -14,7 +14,7 @@ from elastic_core.plugin import CheckLevel, CheckResult
 if TYPE_CHECKING:
     from elastic_core.plugin import Context
 
-_TASKS_PER_WORKER = 128  # a worker with torch has tens of threads, which count towards the limit
+_TASKS_PER_WORKER = 128  # a worker with torch has dozens of threads, each of which counts toward the limit
 _OTHER_TASKS = 256
 _ENOUGH_SHARED = 256 << 20
 _MIB = 1 << 20
@@ -27,7 +27,8 @@ def kernel(context: Context) -> CheckResult:
 
 
 def process_limit(context: Context) -> CheckResult:
-    """Check the limit on processes. It applies to all threads of the user, including those of other programs."""
+    """Check the limit on processes. All of the user's threads count toward this limit, including those of other
+    programs."""
     workers = context.settings.get("nproc_per_node", 1)
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     limit = None if soft == resource.RLIM_INFINITY else soft
@@ -51,10 +52,10 @@ def free_memory(folder: str) -> int | None:
 def judged_kernel(system: str, release: str, cpus: int) -> CheckResult:
     text = f"{system} {release}, {cpus} CPU{'' if cpus == 1 else 's'} for this process"
     if system != "Linux":
-        advice = "the agent is made for Linux; elsewhere, expect orphaned processes and less precise reports"
+        advice = "the agent is made for Linux; on other systems, expect orphaned processes and less precise reports"
         return CheckResult(CheckLevel.WARNING, text, advice)
     if _version(release) < _PIDFD_SINCE:
-        advice = "Linux 5.3 or later can watch workers without extra threads"
+        advice = "use Linux 5.3 or later, which can watch workers without extra threads"
         return CheckResult(CheckLevel.OK, f"{text}; without pidfd", advice)
     return CheckResult(CheckLevel.OK, text)
 
@@ -75,7 +76,7 @@ def judged_processes(limit: int | None, workers: int) -> CheckResult:
 
 
 def judged_shared_memory(free: int | None) -> CheckResult:
-    """Judge the number of `free` bytes (None: /dev/shm does not exist)."""
+    """Judge the free space in /dev/shm, in bytes (None: /dev/shm does not exist)."""
     if free is None:
         return CheckResult(
             CheckLevel.WARNING, "/dev/shm does not exist", "mount a tmpfs there; data loaders and NCCL need it"

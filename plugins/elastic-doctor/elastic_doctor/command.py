@@ -43,9 +43,9 @@ class DoctorOptions:
 
     Args:
         expect_store: report an unreachable store as a fault.
-        peers: number of doctors that connect to each other (0: do not wait for other doctors).
+        peers: number of doctors, including this one, that connect to each other (0: do not wait for other doctors).
         timeout: seconds for each check that may hang.
-        peers_timeout: seconds until all doctors must have joined.
+        peers_timeout: seconds within which all doctors must join.
     """
 
     expect_store: bool = False

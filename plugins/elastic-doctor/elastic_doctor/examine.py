@@ -1,5 +1,5 @@
-"""Runs all checks of a machine, its settings and the store. Checks that wait run in parallel, with a time limit. The
-findings have a fixed order."""
+"""Runs all checks of a machine, its settings and the store. Checks that have to wait run in parallel, with a time
+limit. The findings have a fixed order."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ def examined(
     ask_torch: Callable[[str, Duration], Torch] = machine.probed_torch,
     added: Mapping[str, object] | None = None,
 ) -> tuple[Finding, ...]:
-    """Check everything that a run with these settings needs. The checks take at most a few times `options.timeout`,
-    plus the time for peers, and leave nothing running. Problems become findings, not errors. `added` holds the values
-    of the options that plugins added."""
+    """Check everything that a run with these settings needs. The checks take at most a small multiple of
+    `options.timeout`, plus the time for peers, and leave nothing running. Problems are reported as findings, not raised
+    as errors. `added` holds the values of the options that plugins have added."""
     examination = _Examination(settings, manager, options, clock or SystemClock(), ask_torch, added or {})
     order = list(Check)
     findings = sorted(examination.findings(), key=lambda finding: order.index(finding.check))
     if any(finding.check is Check.BACKEND and finding.level is Level.FAULT for finding in findings):
-        # "It is installed" would contradict the fault.
+        # A finding that the backend is installed would contradict the fault.
         findings = [item for item in findings if item.check is not Check.BACKEND or item.level is not Level.OK]
     answered = any(finding.check is Check.RUN_ID for finding in findings)
     listened = any(finding.check is Check.CONNECTION and finding.level is Level.OK for finding in findings)
-    if answered and not listened:  # a doctor has since served the store, so these findings are outdated
+    if answered and not listened:  # a doctor has served the store in the meantime, so these findings are outdated
         return tuple(finding for finding in findings if finding.check is not Check.CONNECTION)
     return tuple(findings)
 
@@ -170,7 +170,7 @@ class _Examination:
                     yield from judged_secret(seal)
 
     def _broken(self) -> Finding | None:
-        """Return a fault of the backend that does not depend on a running store, such as a missing library."""
+        """Return a fault of the backend that occurs even without a running store, such as a missing library."""
         try:
             with self._opened(self.settings.rdzv_id or "", self.options.timeout):
                 return None
@@ -187,14 +187,14 @@ class _Examination:
 
     @contextlib.contextmanager
     def _served(self, record: RendezvousBackendRecord, around: NetworkFindings) -> Iterator[bool]:
-        """Host the store for the peers while the context is open, if no server is running and this machine would host
-        it."""
+        """While the context is open, host the store for the peers, provided that no server is running and that this
+        machine would host the store in a run."""
         server = None
         if self.options.peers and not around.is_served and around.may_host and record.serve is not None:
             server = record.serve(self.settings.rdzv_endpoint, self.nodes)
             try:
                 server.start()
-            except ConfigurationError:  # another doctor on this machine was faster
+            except ConfigurationError:  # another doctor on this machine has started the store first
                 server = None
         try:
             yield server is not None
@@ -214,8 +214,8 @@ class _Examination:
 
 
 def judged_check(check: HealthCheck, result: CheckResult) -> Finding:
-    """Return the finding for a health check. This package's checks have their own names in the report; all other checks
-    are reported as `health-check`."""
+    """Return the finding for a health check. This package's own checks have individual names in the report. All other
+    checks are reported as `health-check`."""
     level = Level.NOTE if result.level is CheckLevel.OK and result.remedy else _LEVELS[result.level]
     if check.plugin == "elastic-doctor":
         return Finding(level, Check(check.name), result.message, result.remedy)
@@ -232,7 +232,7 @@ def judged_secret(seal: HmacSeal) -> Iterator[Finding]:
 
 
 def _refused(error: ConfigurationError) -> Finding:
-    """Return the finding for an error whose message ends with advice."""
+    """Return the finding for an error whose message ends with advice on what to do."""
     text, _, advice = str(error).partition("; ")
     return fault(Check.BACKEND, text, advice or "correct it")
 
@@ -242,7 +242,7 @@ class Answered:
     """The store's answers to several reads.
 
     Args:
-        seconds: duration of each read except the first one, which connects.
+        seconds: duration of each read, except for the first one, which also connects.
         state: the job's state, if there is one.
         unreadable: why the state cannot be read.
     """
@@ -273,7 +273,7 @@ def judged_store(answered: Answered, run_id: str) -> Iterator[Finding]:
     if worst < _SLOW:
         yield ok(Check.STORE, text)
     else:
-        advice = "this delays all messages between nodes; check the load of the store's machine, and the network"
+        advice = "this delays all messages between nodes; check the load on the store's machine, and the network"
         yield warning(Check.STORE, text, advice)
     another, state = "choose another --rdzv-id", answered.state
     if answered.unreadable:

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from elastic_core.config import Settings
 
 VERSION = 1
-"""Schema version of `as_dict`. It is raised when a field changes its meaning or is removed, not when one is added."""
+"""The schema version of `as_dict`. It is raised when a field changes its meaning or is removed, but not when a field is
+added."""
 
 
 class Level(str, enum.Enum):
-    """How serious a finding is. NOTE is harmless. WARNING means that the run may start but have problems. FAULT means
-    that the run would not work."""
+    """How serious a finding is. NOTE is harmless. WARNING means that the run may start, but may have problems. FAULT
+    means that the run would not work."""
 
     OK = "ok"
     NOTE = "note"
@@ -57,7 +58,8 @@ class Check(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. `told` describes the observation. `advice` is the remedy, empty if none is needed."""
+    """The result of one check. `told` describes what was observed. `advice` is the remedy, and is empty if none is
+    needed."""
 
     level: Level
     check: Check
@@ -85,8 +87,8 @@ def fault(check: Check, told: str, advice: str) -> Finding:
 
 
 def exit_code_of(findings: Iterable[Finding]) -> ExitCode:
-    """Return the exit code for the most urgent fault: local and configuration faults first, then the store,
-    then peers."""
+    """Return the exit code for the most urgent fault. Faults of the machine or the configuration come first, then those
+    of the store, and then those that concern peers."""
     at_fault = {finding.check for finding in findings if finding.level is Level.FAULT}
     if at_fault - _OTHER_CODES.keys():
         return ExitCode.BAD_CONFIGURATION

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from elastic_core.hooks.selection import Selection
     from elastic_doctor.finding import Finding
 
-FILES_PER_NODE = 4  # connections from a node to the store
+FILES_PER_NODE = 4  # the number of connections from a node to the store
 _OTHER_FILES = 256
 
 _BACKENDS = ("gloo", "nccl", "mpi")
@@ -65,7 +65,7 @@ def python_version() -> str:
 
 def judged_files(files: Limit, nodes: int) -> Finding:
     """Judge the limit on open files. The store's host has `FILES_PER_NODE` connections per node, and raises its soft
-    limit up to the hard limit."""
+    limit as far as the hard limit allows."""
     needed = nodes * FILES_PER_NODE + _OTHER_FILES
     text = f"open files: {_shown(files.soft)}, can be raised to {_shown(files.hard)}; this run needs {needed}"
     if files.hard is None or files.hard >= needed:
@@ -90,7 +90,8 @@ def versions_of(manager: PluginManager, core: str) -> dict[str, str]:
 
 
 def judged_versions(versions: Mapping[str, str]) -> Finding:
-    """Judge the versions of our distributions. They are released and tested together, so all should be the same."""
+    """Judge the versions of our distributions. They are released and tested together, so they should all have the same
+    version."""
     core = versions[CORE]
     others = [f"{name}=={core}" for name, version in versions.items() if version != core]
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
@@ -196,7 +197,9 @@ def read_answer(code: int, out: str, err: str) -> Torch:
 def judged_torch(torch: Torch, wanted: int | str) -> Iterator[Finding]:
     """Judge torch and its devices. `wanted` is the number of workers per node, as in the settings."""
     if not torch.version:
-        asked = bool(torch.problem) and isinstance(wanted, str) and wanted != "cpu"  # `run` needs torch for devices
+        asked = (
+            bool(torch.problem) and isinstance(wanted, str) and wanted != "cpu"
+        )  # `run` needs torch to count devices
         yield _absent(torch.problem, asked)
         return
     text = f"torch {torch.version} with {', '.join(torch.backends) or 'none of gloo, nccl and mpi'}"

@@ -1,6 +1,6 @@
 """Checks of the network as seen from this machine: the hosts of the rendezvous endpoint, their names, reverse lookups,
-connections and ports. `surroundings_of` runs all checks, each with a time limit. The judgements, at the end of the
-module, are pure."""
+connections and ports. `surroundings_of` runs all checks, each with a time limit. The functions at the end of the
+module, which judge the results, are pure."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ class Place:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the host means the local machine on every machine."""
+        """Whether the host refers to the local machine on every machine."""
         return is_loopback(self.host)
 
     @property
     def is_loopback_address(self) -> bool:
-        """Whether `is_loopback` holds and the host is not `localhost`, which the store's host may use if other nodes
-        use its name."""
+        """Whether `is_loopback` is True and the host is not `localhost`. The store's host may use `localhost` if other
+        nodes use that host's name."""
         return is_loopback_address(self.host)
 
 
 def meets_itself(settings: Settings, record: RendezvousBackendRecord | None, nodes: int) -> bool:
-    """Return whether this is a single-node job that hosts its own store at any port."""
+    """Return whether this is a single-node job that hosts its own store at any free port."""
     if nodes != 1 or record is None or not record.hosted:
         return False
     if not settings.rdzv_endpoint:
@@ -81,7 +81,7 @@ def meets_itself(settings: Settings, record: RendezvousBackendRecord | None, nod
 
 
 def places_of(settings: Settings, record: RendezvousBackendRecord | None) -> tuple[Place, ...]:
-    """Return the hosts of the endpoint, or none if the endpoint has no hosts or its format is unknown.
+    """Return the hosts of the endpoint. The result is empty if the endpoint has no hosts or its format is unknown.
 
     Raises:
         ConfigurationError: the endpoint is not valid for the backend.
@@ -99,15 +99,15 @@ def places_of(settings: Settings, record: RendezvousBackendRecord | None) -> tup
 
 @dataclass(frozen=True)
 class Address(sockets.Address):
-    """One address of a place. `local` tells whether it is an address of this machine."""
+    """One address of a place. `local` is whether it is an address of this machine."""
 
     local: bool = False
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """A place and its addresses. `problem` is the reason why there are none. `seconds` is how long the lookup took, or
-    None if it did not finish."""
+    """A place and its addresses. If there are no addresses, `problem` is the reason. `seconds` is how long the lookup
+    took, or None if it did not finish."""
 
     place: Place
     addresses: tuple[Address, ...] = ()
@@ -126,8 +126,8 @@ class ReverseLookup:
 
 @dataclass(frozen=True)
 class Connected:
-    """The result of connecting to an address. `problem` is why the connection failed, and is empty if it was accepted.
-    `ours` is the connection's local address."""
+    """The result of connecting to an address. `problem` is the reason why the connection failed, and is empty if the
+    connection was accepted. `ours` is the connection's local address."""
 
     address: Address
     problem: str = ""
@@ -141,7 +141,8 @@ class Connected:
 
 
 def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sockets.resolve_host) -> Lookup:
-    """Resolve the place within `limit` seconds, because the resolver's own timeout may be half a minute."""
+    """Resolve the place within `limit` seconds. A limit is needed because the resolver's own timeout may be half a
+    minute."""
     begun = clock.now()
     try:
         found = BackgroundCall(lambda: look_up(place.host, place.port)).result(limit)
@@ -157,8 +158,8 @@ def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sock
 def looked_up_backwards(
     host: str, limit: Duration, clock: Clock, reverse: Reverse = socket.getnameinfo
 ) -> ReverseLookup:
-    """Look up the name of an address within `limit` seconds. The address is looked up as torch's store does for every
-    connection, with IPv4 mapped into IPv6."""
+    """Look up the name of an address within `limit` seconds. The address is looked up in the same way as torch's store
+    does it for every connection, with IPv4 addresses mapped to IPv6."""
     begun = clock.now()
     address = ip_address(host.partition("%")[0])
     mapped = f"::ffff:{address}" if address is not None and address.version == 4 else host
@@ -180,8 +181,9 @@ def connected(address: Address, limit: Duration, clock: Clock) -> Connected:
 
 @contextlib.contextmanager
 def listening(backlog: int) -> Iterator[int]:
-    """Listen on all addresses while the context is open, and yield the port. The socket never accepts, because the
-    kernel completes each connection, which is enough to check the network between two machines."""
+    """Listen on all addresses while the context is open, and yield the port. The socket never accepts a connection.
+    This is not necessary, because the kernel completes each connection, which is enough to check the network between
+    two machines."""
     with sockets.bound_everywhere(0) as sock:
         sock.listen(backlog)
         yield int(sock.getsockname()[1])
@@ -226,7 +228,7 @@ def surroundings_of(
     findings = [judged_name(name, nodes) for name in names]
     findings += judged_connections(tried, is_hosted)
     findings += _ports(settings, () if is_served else local)
-    # A store that `elastic serve` can host listens only on loopback if the endpoint is a loopback address.
+    # If the endpoint is a loopback address, a store that `elastic serve` can host listens only on loopback.
     stays_here = record is not None and record.serve is not None and all(place.is_loopback_address for place in places)
     advertised = _advertised(settings, nodes, places, tried, limit, stays_here)
     if places:
@@ -255,7 +257,7 @@ def _advertised(
     stays_here: bool,
 ) -> str | None:
     """Return the address that a backend would advertise: the local address of the connection or of the route to the
-    endpoint. With `stays_here`, a store that a node hosts listens only on loopback."""
+    endpoint. If `stays_here` is True, a store that a node hosts listens only on loopback."""
     if settings.local_addr:
         return settings.local_addr
     if nodes == 1:
@@ -313,8 +315,8 @@ def judged_name(found: Lookup, nodes: int) -> Finding:
 
 
 def judged_reverse(found: ReverseLookup, whose: str) -> Finding:
-    """Judge a reverse lookup of the address that `whose` describes. A missing name is harmless if the lookup
-    is fast."""
+    """Judge a reverse lookup of the address that `whose` describes. It is harmless if the address has no name, provided
+    that the lookup is fast."""
     text = f"{whose}, {found.address}, resolves to {found.name or 'no name'}"
     if found.seconds is not None and found.seconds < SLOW:
         return ok(Check.REVERSE_LOOKUP, f"{text}, in {_milliseconds(found.seconds)}")
@@ -334,8 +336,8 @@ def judged_address(
 
     Args:
         advertised: the address; None if unknown.
-        addresses: the addresses that it resolves to on this machine.
-        is_given: whether it comes from --local-addr.
+        addresses: the addresses to which the advertised address resolves on this machine.
+        is_given: whether the advertised address comes from --local-addr.
         meets_at_loopback: whether the endpoint is a loopback address, so that advertising one is harmless.
     """
     if advertised is None:
@@ -354,8 +356,8 @@ def judged_address(
 
 
 def judged_connections(found: Sequence[Connected], is_hosted: bool) -> Iterator[Finding]:
-    """Judge the connections. `is_hosted` tells whether a node hosts the store, so that none exists before the job
-    starts."""
+    """Judge the connections. `is_hosted` is whether a node hosts the store, in which case no store exists before the
+    job starts."""
     accepted = any(not item.problem for item in found)
     for item in found:
         text = f"nothing listens at {item.address} yet"
@@ -379,7 +381,7 @@ def judged_connections(found: Sequence[Connected], is_hosted: bool) -> Iterator[
 
 
 def judged_port(check: Check, what: str, port: int, problem: str) -> Finding:
-    """Judge whether the port can be used. `problem` is the reason why not, empty if it can."""
+    """Judge whether the port can be used. `problem` is the reason why it cannot be used, and is empty if it can."""
     if not problem:
         return ok(check, f"{what}: port {port} is free here")
     ports = " (ports below 1024 require root)" if 0 < port < 1024 else ""
@@ -388,7 +390,7 @@ def judged_port(check: Check, what: str, port: int, problem: str) -> Finding:
 
 
 def judged_store_absence(is_expected: bool, where: str, is_hosted: bool) -> Finding:
-    """Return the finding for an endpoint none of whose addresses accepts connections."""
+    """Return the finding for an endpoint at which no address accepts connections."""
     start = f"elastic serve --rdzv-endpoint {where}" if is_hosted else "the service"
     if is_expected:
         advice = f"start {start}; the lines above show which part of the network fails"

@@ -1,7 +1,7 @@
 """`--peers`: doctors on several machines find each other through the store, connect, and compare versions.
 
-Every doctor announces a card under its own key and sends heartbeats. A doctor is considered present if its card or
-heartbeat counter changes while the other doctors watch, so the card of a doctor that has died is ignored.
+Every doctor announces a card under its own key and sends heartbeats. A doctor is considered present if its card or its
+heartbeat counter changes while the other doctors watch. The card of a doctor that has died is therefore ignored.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _FOR_FAREWELL: Duration = 2.0
 
 
 class Stage(enum.IntEnum):
-    """A doctor's progress. MEETING: it waits until enough doctors are present. TOLD: its card lists the doctors that it
-    cannot reach. LEAVING: all other doctors have also listed theirs."""
+    """A doctor's progress. MEETING: the doctor waits until enough doctors are present. TOLD: its card lists the doctors
+    that it cannot reach. LEAVING: the cards of all other doctors also list the ones that they cannot reach."""
 
     MEETING = 0
     TOLD = 1
@@ -51,7 +51,7 @@ class Announcement:
         name: display name of the doctor's machine.
         address, port: the address that other doctors try to connect to.
         versions: versions of elastic-core, Python and torch.
-        unreachable: why this doctor cannot connect to another one, by the other doctor's key.
+        unreachable: the reasons why this doctor cannot connect to other doctors, by the other doctor's key.
     """
 
     name: str
@@ -112,8 +112,8 @@ class PeerMeeting:
         return len(self.cards) + 1 >= self.size
 
     def reached(self, stage: Stage) -> bool:
-        """Return whether all other doctors have reached this stage. A doctor that was present and has left
-        counts too."""
+        """Return whether all other doctors have reached this stage. A doctor that was present and has left is
+        considered to have reached every stage."""
         return all(card.stage >= stage or key not in self.here for key, card in self.cards.items())
 
     def after_look(self, announced: Sequence[Announced]) -> PeerMeeting:
@@ -138,7 +138,7 @@ class Doctor:
         key: the doctor's unique key.
         card: the doctor's announcement.
         pause: waits for the given number of seconds.
-        reach: connects to an address and port; returns why it cannot, or an empty text.
+        reach: connects to an address and port; returns the reason if it cannot connect, or else an empty string.
     """
 
     backend: RosterBackend
@@ -149,9 +149,9 @@ class Doctor:
     reach: Callable[[str, int], str]
 
     def meet(self, size: int, patience: Duration) -> PeerMeeting:
-        """Wait up to `patience` seconds until `size` doctors are present, then connect to each, report the result, and
-        leave. If there are too few doctors, `met` of the returned meeting is False. Raises RendezvousConnectionError if
-        the store fails."""
+        """Wait up to `patience` seconds until `size` doctors are present. Then connect to each of them, report the
+        result, and leave. If there are too few doctors, the returned meeting's `met` is False. Raises
+        RendezvousConnectionError if the store fails."""
         until = later(self.clock.now(), patience)
         self._announce()
         try:

@@ -48,4 +48,4 @@ def elastic_health_checks() -> list[HealthCheckRecord]:
 @hookimpl
 def elastic_commands() -> list[CommandRecord]:
     summary = "check this machine and its connections to other nodes before a run"
-    return [CommandRecord("doctor", summary, _run, options=None)]  # it parses its own flags and those of run
+    return [CommandRecord("doctor", summary, _run, options=None)]  # the command parses all flags itself

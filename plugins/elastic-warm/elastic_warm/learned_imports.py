@@ -24,7 +24,7 @@ class LearnedImports:
 
     Args:
         modules: the modules that all workers of the node import, with their files (empty: no file).
-        left: the modules that the template must not import, with the reasons.
+        left: the modules that the template must not import, each with the reason.
         seconds: how long the template took to import all other modules (0: unknown).
     """
 
@@ -35,9 +35,9 @@ class LearnedImports:
     _places: dict[str, int] = field(default_factory=dict)
 
     def hear(self, line: str, workers: int) -> bool:
-        """Process a line of a worker's report. The line has a local rank, a position in the order of imports (0: the
-        import has failed), a module and its file, separated by tabs. `workers` is the number of running workers.
-        Returns whether there is a new module to import. Invalid lines are ignored."""
+        """Process a line of a worker's report. The line consists of a local rank, a position in the order of imports
+        (0: the import has failed), a module, and the module's file, separated by tabs. `workers` is the number of
+        running workers. Returns whether there is a new module to import. Invalid lines are ignored."""
         match = _LINE.fullmatch(line)
         if match is None:
             return False
@@ -65,7 +65,8 @@ class LearnedImports:
 
     @property
     def causes(self) -> dict[str, str]:
-        """The modules that were left for a reason of their own, not because of a module that they import."""
+        """The modules that were left to the workers for a reason of their own, and not because of a module that they
+        import."""
         return {name: why for name, why in self.left.items() if not why.startswith(_INDIRECT)}
 
     def as_json(self, environment: Mapping[str, str], without: Iterable[str], varying: Iterable[str]) -> str:
@@ -77,8 +78,8 @@ class LearnedImports:
 
 @dataclass(frozen=True)
 class CachedImports:
-    """The content of a cache file. The template's environment is the agent's, updated with `environment` and without
-    the variables in `without`. `varying` names the variables that differ between workers."""
+    """The content of a cache file. The template's environment is the agent's environment, updated with `environment`
+    and without the variables in `without`. `varying` lists the names of the variables that differ between workers."""
 
     learned: LearnedImports
     environment: dict[str, str]
@@ -107,6 +108,7 @@ def _texts(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def cache_name(python: Sequence[str], version: str, program: str) -> str:
-    """Return the name of the cache file for a program (its path, module or function) that this Python runs."""
+    """Return the name of the cache file for a program that this Python runs. The program is a path, module or
+    function."""
     key = hashlib.sha256("\0".join((*python, version, program)).encode("utf-8", "surrogateescape")).hexdigest()
     return f"warm-{key[:24]}.json"

@@ -13,7 +13,7 @@ _OPTIONS = (
     Option("cache", str, None, "folder that stores the list of imports for the next run"),
     Option("exclude", str, "", "modules and packages that the template does not import, separated by spaces"),
     Option(
-        "memory", int, 0, "memory limit for the template; 0 for a quarter of the machine's memory", "bytes", least=0
+        "memory", int, 0, "memory limit for the template; 0 means a quarter of the machine's memory", "bytes", least=0
     ),
 )
 
@@ -32,5 +32,5 @@ def _explain(context: Context, work: Work) -> dict[str, Any]:
 
 @hookimpl
 def elastic_worker_starters() -> list[WorkerStarterRecord]:
-    summary = "Python programs and functions, each forked from a process that has imported their modules"
+    summary = "Python programs and functions, forked from a process that has already imported their modules"
     return [WorkerStarterRecord("warm", summary, _create_starter, _OPTIONS, explain=_explain)]

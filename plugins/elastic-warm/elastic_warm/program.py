@@ -1,12 +1,13 @@
 """The program that runs in the template process, and in a worker until the user's code starts.
 
-The template imports modules on request and forks workers. It imports in its main thread, because some modules depend on
-that, and at idle priority if it is allowed to raise its priority again. It is single-threaded when it forks. A worker
-becomes a child of the agent: an intermediate process forks the worker and exits, and the agent adopts the worker
-(`template.adopting`).
+The template imports modules on request and forks workers. It imports modules in its main thread, because some modules
+require this. It does so at idle priority if it is allowed to raise its priority again afterwards. It is single-threaded
+when it forks. To make a worker a child of the agent, an intermediate process forks the worker and exits, and the agent
+adopts the worker (`template.adopting`).
 
-This file uses only the standard library. The agent starts the program with `command_line`. It sends the template
-messages that consist of a verb and descriptors, the first of which is a JSON document (`document_of`).
+This file uses only the standard library. The agent starts the program with `command_line`. It sends messages to the
+template, each of which consists of a verb and descriptors. The first descriptor refers to a JSON document
+(`document_of`).
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ if TYPE_CHECKING:
 
 PARENT_DEATH_SIGNAL, CHILD_SUBREAPER = 1, 36  # for prctl
 GO = b"go"
-MOST_DESCRIPTORS = 250  # in one message; the kernel's limit is 253
+MOST_DESCRIPTORS = 250  # descriptors in one message; the kernel's limit is 253
 _HERE = os.path.dirname(os.path.abspath(__file__))
-# The standard library must be found as for a script: not in the folder that `-c` puts first, and not after the folder
-# of our packages, which also contains other packages. This package's path therefore contains only its own files.
+# The standard library must be found in the same way as for a script. It must be searched for neither in the folder that
+# `-c` puts first nor after the folder of our packages, which also contains other packages. This package's path
+# therefore contains only its own files.
 _START = f"""
 import sys
 sys.path[:] = filter(None, sys.path)
@@ -52,7 +54,7 @@ main(first)
 """
 _FREQUENT = frozenset(
     {"builtins.id", "sys._getframe", "object.__getattr__", "object.__setattr__"}
-)  # they import nothing
+)  # these events import nothing
 _REST = 0.1  # seconds to wait after the pipe was full
 _LONGEST = 400  # characters of a reason
 
@@ -68,7 +70,7 @@ def document_of(content: Mapping[str, object]) -> int:
     """Create an in-memory file that holds the document as JSON, and return its descriptor."""
     fd = os.memfd_create("elastic-order")
     with open(fd, "w", encoding="ascii", closefd=False) as file:
-        json.dump(content, file)  # undecodable bytes in names are escaped, and restored on reading
+        json.dump(content, file)  # undecodable bytes in names are escaped, and restored when the document is read
     return fd
 
 
@@ -79,8 +81,8 @@ def _read(fd: int) -> Any:
 
 
 def main(first: frozenset[str]) -> None:
-    """Run the program, which exits as the user's code does. `first` names the modules that the interpreter started
-    with."""
+    """Run the program, and exit in the same way as the user's code. `first` contains the names of the modules that were
+    loaded when the interpreter started."""
     role, *descriptors = sys.argv[1:-1]
     for name in [name for name in sys.modules if name.partition(".")[0] == "elastic_warm"]:
         del sys.modules[name]  # a program that imports it gets a fresh copy
@@ -91,13 +93,13 @@ def main(first: frozenset[str]) -> None:
     worker = Worker(control, rest) if role == "worker" else Template(socket.socket(fileno=control)).serve()
     code = worker.run() if worker is not None else 0
     if code and getattr(sys, "last_type", None) is KeyboardInterrupt:
-        return  # the interpreter ends itself by the signal
+        return  # the interpreter ends itself with the signal
     sys.exit(code)
 
 
 class _Interpreter:
-    """Global state of the process. `main` is the first main module, which the interpreter still uses. `ours` names the
-    modules that this program has imported for itself. `listener` receives audit events in workers."""
+    """Global state of the process. `main` is the first main module, which the interpreter still uses. `ours` contains
+    the names of the modules that this program has imported for itself. `listener` receives audit events in workers."""
 
     main: types.ModuleType
     ours: frozenset[str] = frozenset()
@@ -116,7 +118,7 @@ class Template:
     """Executes orders from `control`, one at a time, until the agent closes it."""
 
     def __init__(self, control: socket.socket) -> None:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a newly started agent may ignore it
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the agent may have been started with the signal ignored
         self._control = control
         self._gc = gc.isenabled()
         self._environment = dict(os.environ)
@@ -126,8 +128,8 @@ class Template:
         self._ready = False
 
     def serve(self) -> Worker | None:
-        """Serve orders until the agent has exited. Returns a Worker in a forked worker process, and None in the
-        template."""
+        """Serve orders until the agent has exited. Returns a Worker in a worker process that was forked, and None in
+        the template."""
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         while True:
             message, fds, _, _ = socket.recv_fds(self._control, 64, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
@@ -217,7 +219,8 @@ class Template:
 
 
 def _may_leave_idle(policy: int, parameters: os.sched_param) -> bool:
-    """Return whether the kernel lets this process restore its priority. Otherwise, the process must not lower it."""
+    """Return whether the kernel lets this process restore its priority. If not, the process must not lower its
+    priority."""
     child = os.fork()
     if not child:
         with contextlib.suppress(OSError):
@@ -238,7 +241,7 @@ def _wait_for_exit(parent: int) -> None:
 
 
 def _new_main(script: str) -> types.ModuleType:
-    """Create a main module as Python does, because modules may access it when they are imported."""
+    """Create a main module in the same way as Python, because modules may access it when they are imported."""
     module = types.ModuleType("__main__")
     first = vars(_interpreter.main)
     vars(module).update({name: value for name, value in first.items() if name.startswith("__")})
@@ -254,9 +257,9 @@ class Worker:
     """Turns this process into a worker. Only workers from a template use the last four arguments.
 
     Args:
-        order: descriptor of the document that describes what to run.
+        order: descriptor of the document that specifies what to run.
         fds: the descriptors named in the order.
-        environment, without: variables that imports in the template have set and removed.
+        environment, without: variables that imports in the template have set, and those that they have removed.
         collects: whether automatic garbage collection is enabled.
         between: the intermediate process that forked this one.
     """
@@ -300,8 +303,8 @@ class Worker:
         return _run_code(self._order["code"]) if arguments[0] == "-c" else _run_script(arguments[0])
 
     def _present(self, become: Callable[[], None]) -> None:
-        """Become a worker, notify the agent, and wait for its answer. If that fails, exit, and the agent starts another
-        worker."""
+        """Become a worker, notify the agent, and wait for its answer. If this fails, exit, so that the agent starts
+        another worker."""
         with socket.socket(fileno=os.dup(self._fds["talk"])) as talk:
             try:
                 become()
@@ -319,7 +322,7 @@ class Worker:
         for fd, name in enumerate(("stdin", "stdout", "stderr")):
             os.dup2(given := self._fds.pop(name), fd)
             os.close(given)
-        if not os.path.exists(f"/proc/self/fd/{self._order['mark']}"):  # the number that it has in cold workers
+        if not os.path.exists(f"/proc/self/fd/{self._order['mark']}"):  # the number of the descriptor in cold workers
             os.dup2(given := self._fds["mark"], self._order["mark"])
             os.close(given)
             self._fds["mark"] = self._order["mark"]
@@ -354,8 +357,8 @@ def _reseed() -> None:
 
 class _Report:
     """Reports imported modules over a pipe, with their file and their position in the order of imports. Position 0
-    means that the import has failed. If the pipe is full, the report is sent later. Every audit event triggers a check,
-    because not every way to import a module raises an event."""
+    means that the import has failed. If the pipe is full, the report is sent later. Every audit event triggers a check
+    for new modules, because not every way to import a module raises an event."""
 
     def __init__(self, fd: int, local_rank: int) -> None:
         self._fd = fd
@@ -388,7 +391,7 @@ class _Report:
         """Stop reporting. This is also called in forked children of the worker."""
         if _interpreter.listener is self:
             _interpreter.listener = None
-            if _identity(self._fd) == self._pipe:  # otherwise, user code has closed it and the number was reused
+            if _identity(self._fd) == self._pipe:  # otherwise, user code has closed the pipe, and its number was reused
                 os.close(self._fd)
 
     def forget(self, names: Sequence[str]) -> None:
@@ -406,7 +409,7 @@ class _Report:
         names = list(sys.modules)
         missing, self._count = len(names) - self._count, len(names)
         fresh: list[str] = []
-        for name in reversed(names):  # after its import, a module moves behind those that started later
+        for name in reversed(names):  # after its import, a module moves behind those whose imports started later
             if name not in self._seen:
                 fresh.append(name)
             elif len(fresh) >= missing:
@@ -456,8 +459,8 @@ def _spec(name: str) -> Any:
 
 
 def _show(command: Sequence[str]) -> None:
-    """Replace this process's command line in the process list with the user's. If the last byte of the memory is not
-    zero, the kernel shows the text up to the first zero byte."""
+    """Replace this process's command line in the process list with the user's. If the last byte of the memory area is
+    not zero, the kernel shows the text up to the first zero byte."""
     with open("/proc/self/stat", "rb") as file:
         stat = file.read()
     start, end = map(int, stat[stat.rindex(b")") + 2 :].split()[45:47])
@@ -507,7 +510,7 @@ def _run_module(name: str, alter_argv: bool = True) -> int:
         sys.excepthook(type(error), error.with_traceback(traceback), traceback)
         if isinstance(error, KeyboardInterrupt):
             sys.excepthook = lambda *_: None
-            raise  # the interpreter ends itself by the signal, without printing the error again
+            raise  # the interpreter ends itself with the signal, without printing the error again
         return 1
     return 0
 
@@ -519,8 +522,8 @@ def _put_first(folder: str) -> None:
 
 
 def _make_way(folder: str) -> None:
-    """Remove this program's imported modules if the folder has modules with the same names, so that the user's code
-    imports those from the folder."""
+    """If the folder has modules with the same names as modules that this program has imported, remove the latter, so
+    that the user's code imports the ones in the folder."""
     find = importlib.machinery.PathFinder.find_spec
     for name in _interpreter.ours - {"__main__"}:
         if "." not in name and (spec := find(name, [folder])) and spec.loader is not None:
@@ -532,7 +535,7 @@ def _make_way(folder: str) -> None:
 
 
 def _run_function(fds: Mapping[str, int]) -> int:
-    """Run the function as a spawned `multiprocessing` process does."""
+    """Run the function in the same way as a spawned `multiprocessing` process."""
     _new_main("-c")
     spawn: Any = importlib.import_module("multiprocessing.spawn")
     tracker: Any = importlib.import_module("multiprocessing.resource_tracker")

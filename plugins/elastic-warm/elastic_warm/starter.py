@@ -41,8 +41,8 @@ def warm_starter(work: Work, options: Mapping[str, Any]) -> Starter:
 
 
 def cached_imports(work: Work, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cached imports for this work: the `file`, the number of `modules`, and `left`, which maps each module
-    that is left to the workers to the reason. The result is empty if there is no cache."""
+    """Return the cached imports for this work: the cache `file`, the number of `modules`, and `left`, which contains
+    the reason for each module that is left to the workers. The result is empty if there is no cache."""
     if not options["cache"] or (file := cache_file(work, options["cache"])) is None:
         return {}
     cached = read_cache(file)
@@ -61,7 +61,8 @@ def _file(program: _Command | _Function, folder: str) -> Path:
 
 
 class _Command:
-    """A parsed Python command line. `code` is the module for `-m` or the text for `-c`, and is empty for a script."""
+    """A parsed Python command line. `code` is the module after `-m` or the code after `-c`, and is empty for a
+    script."""
 
     def __init__(self, python: tuple[str, ...], code: str, arguments: tuple[str, ...]) -> None:
         self.python = python
@@ -72,7 +73,8 @@ class _Command:
 
     @staticmethod
     def of(command: tuple[str, ...]) -> _Command | None:
-        """Parse a command line. Returns None if it does not run Python, or if Python reads its code from elsewhere."""
+        """Parse a command line. Returns None if it does not run Python, or if Python reads the code from another
+        source."""
         if not _PYTHON.fullmatch(Path(command[0]).name):
             return None
         at = 1
@@ -114,7 +116,8 @@ class _Function:
         return {"command": [*self.python, "elastic:", self.name], "arguments": self.arguments, "code": ""}
 
     def pickled(self, launch: Launch) -> tuple[int, ...]:
-        """Return the descriptors of the pickled process and the resource tracker, and those contained in the pickle."""
+        """Return the descriptors of the pickled process and of the resource tracker, and the descriptors that the
+        pickle refers to."""
         from multiprocessing import resource_tracker
 
         from elastic_core.plugin import pickled_process
@@ -128,7 +131,7 @@ class _Function:
 
 
 class WarmStarter:
-    """Starts workers from a template, or cold as long as no template is ready."""
+    """Starts workers from a template, or cold while no template is ready."""
 
     def __init__(self, program: _Command | _Function, exclude: tuple[str, ...], cache: str, memory: int) -> None:
         self._program = program
@@ -199,7 +202,7 @@ class WarmStarter:
             raise
         finally:
             os.close(document)
-        process.returncode = 0  # _WarmChild waits for it, not subprocess
+        process.returncode = 0  # _WarmChild waits for the process, not subprocess
         return _WarmChild(process.pid, ours)
 
     def result(self, launch: Launch) -> object:
@@ -213,7 +216,7 @@ class WarmStarter:
 
 
 class _WarmChild:
-    """A worker's process. For a worker that runs a function, the open socket shows that its parent is alive."""
+    """A worker's process. If the worker runs a function, the open socket shows the worker that its parent is alive."""
 
     def __init__(self, pid: int, talk: socket.socket) -> None:
         self.pid = pid

@@ -1,5 +1,5 @@
 """The agent's side of the template. A thread learns what the workers import, and maintains a template process that has
-imported the same modules. It never raises errors in the agent; if a template fails, workers start cold."""
+imported the same modules. It never raises errors in the agent. If a template fails, workers start cold."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
     from elastic_core.plugin import Duration, Instant
 
-_QUIET: Duration = 1.0  # seconds without imports by workers before the template imports
+_QUIET: Duration = 1.0  # seconds without imports by workers after which the template begins to import
 _GATHERING: Duration = 0.1  # seconds between two reads of workers' reports, because workers need the CPU
-_ANSWER: Duration = 2.0  # seconds for a ready template to fork
+_ANSWER: Duration = 2.0  # seconds that a ready template has to fork
 _LONGEST_IMPORT: Duration = 600.0  # seconds for one module, at idle priority
 _LONGEST_WAIT: Duration = 30.0  # seconds that the first worker waits for a template from a cache
-_ENDING: Duration = 5.0  # seconds for a killed template to end
-_PAUSES = Backoff(first=1.0, longest=300.0)  # before the next template, after one was lost
-_MOST_EDITIONS = 12  # maximum number of templates discarded in a row because of what they have imported
+_ENDING: Duration = 5.0  # seconds that a killed template has to end
+_PAUSES = Backoff(first=1.0, longest=300.0)  # pauses before the next template, after one was lost
+_MOST_EDITIONS = 12  # maximum number of consecutive templates that are discarded because of what they have imported
 _MOST_REASONS = 8  # maximum number of reasons in one log line
 _CHUNK = 64 * 1024
 _LARGEST_CACHE = 16 << 20  # bytes
@@ -53,7 +53,7 @@ _AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL
 @dataclass(frozen=True)
 class Conditions:
     """The properties that all templates of a job share. `python` is the interpreter with its options, and `arguments`
-    is the workers' `sys.argv`. For `room`, see `command_line`. `exclude` names the modules and packages to leave to the
+    is the workers' `sys.argv`. For `room`, see `command_line`. `exclude` lists the modules and packages to leave to the
     workers. `cache` is the cache file. `memory` is the number of bytes that a template may allocate."""
 
     python: tuple[str, ...]
@@ -66,8 +66,8 @@ class Conditions:
 
 class _Template:
     """One template process. `importing` is the module that it has been importing since the time `since`. `took` is the
-    total time for all orders, in seconds. `installed` maps the folders with installed packages to their last change.
-    `announced` means that the log has reported the template as ready."""
+    total time that all orders have taken, in seconds. `installed` contains the time of the last change for each folder
+    with installed packages. `announced` is whether the log has reported the template as ready."""
 
     def __init__(self, conditions: Conditions, environment: Mapping[str, str], varying: frozenset[str]) -> None:
         self.environment = dict(environment)
@@ -117,7 +117,7 @@ class _Template:
             os.close(fd)
 
     def end(self) -> str:
-        """Kill the template. Returns how it ended, which matters if it had ended before."""
+        """Kill the template. Returns how it ended, which is of interest if it had already ended on its own."""
         self.process.kill()
         self.control.close()
         try:
@@ -166,8 +166,8 @@ class TemplateKeeper:
         return template.process.pid if template else None
 
     def note(self, environment: Mapping[str, str], workers: int) -> None:
-        """Prepare for the start of a worker with these variables, and discard a template with different ones. `workers`
-        is the number of workers on this node."""
+        """Prepare for the start of a worker with these environment variables, and discard the template if its variables
+        differ. `workers` is the number of workers on this node."""
         with self._lock:
             self._workers = workers
             differ = {name for name, value in environment.items() if os.environ.get(name) != value} - _DEFAULTS
@@ -192,8 +192,8 @@ class TemplateKeeper:
                     self._soon()
 
     def fork(self, fds: Sequence[int]) -> tuple[int, socket.socket] | None:
-        """Fork a worker. Returns its process id and a socket, the other end of which is the worker's `talk`. If this
-        returns None, the worker must be started cold. `fds` holds the descriptors for `Worker`, with -1 in place of
+        """Fork a worker. Returns the worker's process id and a socket, the other end of which is the worker's `talk`.
+        Returns None if the worker must be started cold. `fds` holds the descriptors for `Worker`, with -1 in place of
         `talk`."""
         with self._changed:
             if self._hurry:
@@ -225,8 +225,8 @@ class TemplateKeeper:
                 return None
 
     def _hold(self) -> None:
-        """Suspend a template that is still importing until the cold workers have started. Idle priority is not enough,
-        because with autogroups the kernel first distributes CPU time among POSIX sessions."""
+        """If the template is still importing, suspend it until the cold workers have started. Idle priority is not
+        enough, because with autogroups, the kernel first distributes CPU time among POSIX sessions."""
         if self._template is not None:
             self._template.process.send_signal(signal.SIGSTOP)
             self._held_until = later(self._clock.now(), _QUIET)
@@ -361,7 +361,7 @@ class TemplateKeeper:
             return
         self._editions = 0
         self._hurry = 0.0
-        self._resume()  # in case it was stopped just after it had settled
+        self._resume()  # in case the template was suspended just after it had settled
         template.ready = self._ordered == len(self._learned.modules)
         if not template.ready:
             self._act()
@@ -384,14 +384,14 @@ class TemplateKeeper:
         return {"reasons": "; ".join([*causes[:_MOST_REASONS], *more])} if causes else {}
 
     def _act(self) -> None:
-        """Have the template import the learned modules. Starts a template if there is none."""
+        """Have the template import the modules that were learned. If there is no template, start one."""
         template, now = self._template, self._clock.now()
         if self._closing or self._editions >= _MOST_EDITIONS:
             return
         if self._environment is None or not self._learned.modules:
             return
         if template and (template.since is not None or self._ordered == len(self._learned.modules)):
-            return  # busy, or up to date
+            return  # the template is busy or up to date
         try:
             if template is None:
                 template = self._template = _Template(self._conditions, self._environment, self._varying)
@@ -495,8 +495,8 @@ def _changes(folders: Iterable[str]) -> dict[str, int]:
 
 
 def read_cache(path: Path | None) -> CachedImports | None:
-    """Return an earlier run's cache file. Returns None if there is none, or if the file cannot be trusted: one that
-    another user can write could name any module."""
+    """Return the content of an earlier run's cache file. Returns None if there is none, or if the file cannot be
+    trusted. A file that another user can write to cannot be trusted, because it could name any module."""
     if path is None:
         return None
     try:
@@ -512,7 +512,7 @@ def read_cache(path: Path | None) -> CachedImports | None:
 
 @contextlib.contextmanager
 def adopting() -> Iterator[None]:
-    """Adopt grandchildren whose parent exits while the context is open. Raises OSError if the kernel does not support
+    """While the context is open, adopt grandchildren whose parent exits. Raises OSError if the kernel does not support
     this."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.c_int()

@@ -1,8 +1,9 @@
 """Detects modules whose import has effects that workers must not share.
 
-A module is *left* to the workers if a worker forked after its import would differ from one that imports the module
-itself. For example, the module read a variable that differs between workers, started a thread, or holds a socket or
-device open. Modules that import a left module are also left, because they need its content.
+A module is *left* to the workers if a worker that is forked after the module's import would differ from a worker that
+imports the module itself. This is the case, for example, if the module has read a variable that differs between
+workers, has started a thread, or holds a socket or a device open. Modules that import a left module are also left,
+because they need its content.
 
 This file uses only the standard library, because it runs in the template (see `program`).
 """
@@ -66,18 +67,18 @@ RENEWALS: Mapping[str, Callable[[Any], None]] = {
 """Functions that draw new random values in each worker, by the module that may draw them when it is imported."""
 _DRAWS = "draws random values"
 _MARK = b"ELASTIC_TEMPLATE"
-_HARMLESS = b"jemalloc_bg_thd\n"  # returns memory to the kernel; jemalloc handles forks, and starts none in a child
+_HARMLESS = b"jemalloc_bg_thd\n"  # this thread frees memory; jemalloc handles forks, and starts none in a child
 
 
 class DeferredImport(BaseException):
-    """Raised on the import of a module that is left to the workers. This is not an `Exception`, so that a module with
-    an optional import does not consider the left module missing."""
+    """Raised when a module that is left to the workers is imported. This is not an `Exception`, so that a module for
+    which the import is optional does not conclude that the left module is missing."""
 
 
 class ProcessState(NamedTuple):
-    """State, apart from modules, that an import may change. `files` holds descriptors and their targets, and `handlers`
-    the kernel's masks of ignored and caught signals. `output` is the number of bytes written. `generators` maps names
-    of global random generators to their states."""
+    """State, apart from modules, that an import may change. `files` holds descriptors and their targets. `handlers`
+    holds the kernel's masks of ignored and caught signals. `output` is the number of bytes written. `generators` maps
+    names of global random generators to their states."""
 
     threads: int
     files: frozenset[tuple[str, str]]
@@ -123,7 +124,7 @@ def _threads() -> int:
 
 def _open_files() -> Iterator[tuple[str, str]]:
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the descriptor used for listing
+        with contextlib.suppress(OSError):  # the descriptor that is used to list the folder
             yield name, os.readlink(f"/proc/self/fd/{name}")
 
 
@@ -143,8 +144,8 @@ def _written() -> int:
 
 
 def _generators() -> Iterator[tuple[str, object]]:
-    """Yield the states of the global generators. They are reseeded in each worker, but a number that a module drew on
-    import would be the same in all workers."""
+    """Yield the states of the global random generators. Workers reseed these generators, but a number that a module has
+    drawn during its import would be the same in all workers."""
     if random := _complete("random"):
         yield "random", random.getstate()
     if numpy := _complete("numpy.random"):
@@ -155,14 +156,14 @@ def _generators() -> Iterator[tuple[str, object]]:
 
 
 def _complete(name: str) -> Any:
-    """Return a module whose import is complete, or None if it is not."""
+    """Return the module with this name if its import is complete, and None otherwise."""
     module = sys.modules.get(name)
     return None if module is None or getattr(module.__spec__, "_initializing", False) else module
 
 
 def change(before: ProcessState, after: ProcessState) -> str:
-    """Describe an unwanted change by an import, or return an empty string if there is none. Open files are not
-    considered here, because the module may close them later during its import."""
+    """Describe an unwanted change that an import has made, or return an empty string if there is none. Open files are
+    not considered here, because the module may still close them during its import."""
     if after.threads > before.threads:
         return "starts a thread"
     if after.handlers != before.handlers:
@@ -180,9 +181,9 @@ def change(before: ProcessState, after: ProcessState) -> str:
 
 
 class _Name(str):
-    """The name of a variable that differs between workers, or text derived from the name, for code that iterates over
-    all variables. `tell` is called if a test of the name by that code succeeds; if none does, the code skips the
-    variable, which is harmless."""
+    """The name of a variable that differs between workers, or a string derived from the name, for code that iterates
+    over all variables. `tell` is called if that code tests the name and the test succeeds. If no test succeeds, the
+    code skips the variable, which is harmless."""
 
     tell: Callable[[], None]
 
@@ -201,7 +202,7 @@ class _Name(str):
 
 
 class _EncodedName(bytes):
-    """A `_Name` as a key, for code that iterates over variables and values."""
+    """A `_Name` as a dictionary key, for code that iterates over variables together with their values."""
 
 
 def _reporting(method: str) -> Callable[..., Any]:
@@ -226,8 +227,8 @@ for _method in (*_TEXTS, *_MADE, "__getitem__", *_ASKED, "__eq__", "__contains__
 
 
 class _WatchedVariables(dict[bytes, bytes]):
-    """The dictionary behind `os.environ` and `os.environb`. It reports the names that are read. Iteration includes the
-    `varying` names without values."""
+    """The dictionary behind `os.environ` and `os.environb`. It reports which names are read. Iteration includes the
+    `varying` names, whose values appear to be empty."""
 
     def __init__(self, plain: dict[bytes, bytes], read: Callable[[bytes], None], varying: Iterable[str]) -> None:
         super().__init__(plain)
@@ -255,9 +256,9 @@ class Watch:
     Args:
         varies: returns whether a variable differs between workers.
         installed: returns whether a file belongs to an installation, see `installation`.
-        look: returns the state of the process.
+        look: returns the current state of the process.
         tell: called once for each left module, with its name and the reason.
-        varying: names of variables that differ between workers and that this process lacks.
+        varying: names of variables that differ between workers and are not set in this process.
     """
 
     def __init__(
@@ -294,19 +295,19 @@ class Watch:
         self._excluded = tuple(names)
 
     def expect(self, origins: Mapping[str, str], left: Mapping[str, str]) -> None:
-        """Set the modules that the workers have imported, with their files (empty: none), and the modules left to the
-        workers."""
+        """Set the modules that the workers have imported, with their files (empty: no file), and the modules that are
+        left to the workers."""
         self._origins.update(origins)
         self._left.update(left)
         self._leave_modules_that_missed(origins.keys() & self._missed.keys() - sys.modules.keys())
         for name in left.keys() & sys.modules.keys() - self._before:
-            self.clean = False  # already imported here
+            self.clean = False  # the module was already imported here
             self._tell(name, left[name])
         for name in origins.keys() & self._before:
             here = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
             if here and origins[name] and origins[name] != here:
-                self.clean = False  # this program has imported a different file than the workers
-                self._tell(name, f"is another file for the workers: {origins[name]}")
+                self.clean = False  # this program has imported the module from a different file than the workers
+                self._tell(name, f"is imported from another file by the workers: {origins[name]}")
 
     def begin(self) -> None:
         for loader in _LOADERS:
@@ -323,7 +324,7 @@ class Watch:
             self._undo.pop()()
 
     def run(self, load: Callable[[], object]) -> None:
-        """Run one import. All its errors are raised except `DeferredImport`."""
+        """Run one import. All its errors are raised, except for `DeferredImport`."""
         self._state = self._look()
         with contextlib.suppress(DeferredImport):
             try:
@@ -361,11 +362,11 @@ class Watch:
         if not self._installed(origin):
             return f"is in {origin}, which is not part of an installation"
         if self._origins.get(name) not in (None, "", origin):
-            return f"is another file for the workers: {self._origins[name]}"
+            return f"is imported from another file by the workers: {self._origins[name]}"
         return ""
 
     def _look_for_missed(self) -> None:
-        """Record modules that the finder looked for without success, unless another finder has found them."""
+        """Record the modules for which the finder has looked without success, unless another finder has found them."""
         missed = {name: importers for name, importers in self._sought.items() if name not in sys.modules}
         self._sought.clear()
         self._missed.update(missed)
@@ -374,7 +375,7 @@ class Watch:
     def _leave_modules_that_missed(self, names: Iterable[str]) -> None:
         for name in sorted(names):
             for module in reversed(self._missed.pop(name)):
-                self.leave(module, f"looks for {name}, which only the workers find")
+                self.leave(module, f"looks for {name}, which only the workers can find")
 
     def _read(self, variable: bytes) -> None:
         if variable == _MARK:
@@ -396,7 +397,7 @@ class Watch:
         running module."""
         before, after = self._state, self._look()
         if before and after.threads > before.threads:
-            _try_fork()  # pools that stop before a fork, such as OpenBLAS's, are harmless
+            _try_fork()  # pools that stop their threads before a fork, such as that of OpenBLAS, are harmless
             after = self._look()
         if before and self._running:
             self._opened.update(dict.fromkeys(after.files - before.files, self._running[-1]))
@@ -450,7 +451,7 @@ class Watch:
         self._undo.append(lambda: setattr(finder, "find_spec", own))
 
     def _watch_randomness(self, name: str) -> None:
-        """Leave each module that draws random values from the module `name` while it is imported."""
+        """Leave to the workers each module that draws random values from the module `name` during its import."""
         module: Any = sys.modules.get(name)
         if module is None or name not in _RANDOM or module in self._drawn_from:
             return
@@ -493,7 +494,7 @@ class Watch:
             self.leave(self._running[-1], _DRAWS)
 
     def _renew(self, name: str) -> None:
-        """Try the module's renewal function, because it may fail with another version of the module."""
+        """Try the module's renewal function, because the function may fail with another version of the module."""
         if name in RENEWALS and (module := sys.modules.get(name)):
             try:
                 RENEWALS[name](module)
@@ -529,7 +530,7 @@ class Watch:
 
 
 def _tries_folders(frame: Any) -> bool:
-    """Return whether `tempfile` is creating the generator for its search for a usable folder."""
+    """Return whether `tempfile` is creating the random generator with which it searches for a usable folder."""
     caller = frame.f_back.f_back.f_code
     return frame.f_globals.get("__name__") == "tempfile" and str(caller.co_name) == "_get_default_tempdir"
 
@@ -550,7 +551,7 @@ def installation_folders() -> list[str]:
 
 
 def installation() -> Callable[[str], bool]:
-    """Return a function that reports whether a file belongs to this Python's installation. Other files may be edited
+    """Return a function that returns whether a file belongs to this Python's installation. Any other file may be edited
     between rounds."""
     roots = tuple(f"{folder}{os.sep}" for folder in installation_folders())
 

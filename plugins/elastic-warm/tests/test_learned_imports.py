@@ -43,7 +43,7 @@ def test_causes_exclude_modules_deferred_for_an_import():
     learned = LearnedImports()
     learned.leave("rank_zero", "reads LOCAL_RANK")
     learned.leave("lightning", "imports rank_zero")
-    learned.leave("plugin", "looks for local_one, which only the workers find")
+    learned.leave("plugin", "looks for local_one, which only the workers can find")
     learned.leave("rank_zero", "imports something")
     assert learned.causes == {"rank_zero": "reads LOCAL_RANK"}
     assert len(learned.left) == 3

@@ -217,13 +217,13 @@ def test_module_that_only_workers_find_defers_its_importer(watched):
     optional = "try:\n    import plugin\nexcept ImportError:\n    plugin = None"
     assert watched("lib", lib=optional)["left"] == {}
     assert watched("lib", lib=optional, expected={"plugin": "/job/plugin.py"})["left"] == {
-        "lib": "looks for plugin, which only the workers find"
+        "lib": "looks for plugin, which only the workers can find"
     }
 
 
 def test_module_that_is_another_file_for_workers_is_deferred(watched):
     seen = watched("lib", lib="import same", same="", expected={"same": "/job/same.py"})
-    assert seen["left"] == {"lib": "imports same", "same": "is another file for the workers: /job/same.py"}
+    assert seen["left"] == {"lib": "imports same", "same": "is imported from another file by the workers: /job/same.py"}
 
 
 def test_excluded_package_is_deferred(watched):

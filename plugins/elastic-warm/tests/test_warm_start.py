@@ -325,7 +325,7 @@ def test_module_next_to_the_script_may_shadow_one_of_ours(warm_runs):
     script = warm_runs.script("print('end')", imports="import resource; print(resource.own)")
     code, out, log = warm_runs.run(script, ready="warm start unavailable")
     assert (code, out) == (0, "True\nTrue\nend\n"), log
-    assert f"resource is another file for the workers: {warm_runs.folder / 'resource.py'}" in log
+    assert f"resource is imported from another file by the workers: {warm_runs.folder / 'resource.py'}" in log
 
 
 def test_second_round_starts_after_the_folder_was_removed(warm_runs):
