@@ -197,9 +197,7 @@ def read_answer(code: int, out: str, err: str) -> Torch:
 def judged_torch(torch: Torch, wanted: int | str) -> Iterator[Finding]:
     """Judge torch and its devices. `wanted` is the number of workers per node, as in the settings."""
     if not torch.version:
-        asked = (
-            bool(torch.problem) and isinstance(wanted, str) and wanted != "cpu"
-        )  # `run` needs torch to count devices
+        asked = bool(torch.problem) and isinstance(wanted, str) and wanted != "cpu"  # `run` needs torch for devices
         yield _absent(torch.problem, asked)
         return
     text = f"torch {torch.version} with {', '.join(torch.backends) or 'none of gloo, nccl and mpi'}"

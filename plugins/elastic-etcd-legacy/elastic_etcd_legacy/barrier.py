@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from elastic_etcd_legacy.steps import Step
 
 _RETRY: Duration = 0.2  # seconds until the next attempt when etcd cannot be reached
-_CONTENTION: Duration = 0.02  # longest random pause after a conflicting write, times the number of conflicts in a row
+_CONTENTION: Duration = 0.02  # longest random pause per consecutive conflicting write
 _MOST_CONTENTION = 10
 _LONGEST_NAME = 255
 _LAST_ATTEMPTS = 3  # attempts to record that this node gives up or leaves
@@ -79,7 +79,7 @@ class Barrier:
         self._clock = clock or SystemClock()
         self._cache = RunCache(client, settings.keys, self._clock)
         self._leases = Leases(client, settings.keep_alive, settings.kept, self._cache.poke, self._clock)
-        self._call: tuple[int, Instant] = (0, Instant(0.0))  # version, and end of this node's last call
+        self._call: tuple[int, Instant] = (0, Instant(0.0))  # the version, and the end of this node's last call
         self._version = 0
         self._stopped = threading.Event()
         self._outside = threading.Event()
@@ -135,8 +135,8 @@ class Barrier:
         return self._cache.refresh()
 
     def nodes_waiting(self) -> int:
-        """Return how many nodes are waiting for a new round, as last reported by the watch. A broken round adds one.
-        Raises EtcdUnreachable, EtcdClosed or EtcdRefused if the watch has failed."""
+        """Return how many nodes are waiting for a new round, as last reported by the watch. A broken round counts as
+        one more waiting node. Raises EtcdUnreachable, EtcdClosed or EtcdRefused if the watch has failed."""
         self._cache.start()
         self._cache.check()
         return nodes_waiting(self._cache.view(), self._version, self._settings.bounds)
@@ -148,7 +148,7 @@ class Barrier:
 
     def stop(self, patience: Duration) -> bool:
         """Leave the round and make `enter` raise an error. Waits up to `patience` seconds for `enter` to end. Returns
-        whether both succeeded. Idempotent."""
+        whether the node has left and `enter` has ended. Idempotent."""
         self._stopped.set()
         self._cache.poke()
         left = self._outside.wait(patience) and self._leave()
@@ -191,8 +191,8 @@ class Barrier:
         return move
 
     def _call_ends(self, view: DocumentView, token: str) -> Instant | None:
-        """Return when this node's last call ends, or None if the node makes none. The time is measured by this node's
-        clock, starting when the node first sees that it makes the last call."""
+        """Return when this node's last call ends, or None if the node does not make the last call. The time is measured
+        with this node's clock, starting when the node first sees that it makes the last call."""
         if not makes_last_call(view, token, self._settings.bounds):
             return None
         if self._call[0] != view.version:
@@ -217,8 +217,9 @@ class Barrier:
     # -- writing
 
     def _written(self, view: DocumentView, step: Step, reason: str = "") -> bool:
-        """Write the step, refresh the cache, and return whether the write succeeded. A lost reply raises
-        EtcdUnreachable; the next read shows whether the write landed, because every step names its author."""
+        """Write the step, refresh the cache, and return whether the write succeeded. If the reply is lost, raises
+        EtcdUnreachable. The next read then shows whether the write was carried out, because every step names its
+        author."""
         effects, lease = step.transition.effects, 0
         try:
             lease = self._lease_for(step, view)
@@ -226,7 +227,7 @@ class Barrier:
             if done.succeeded and Effect.RENEW in effects:
                 self._client.renew(view.lease)
         except EtcdLeaseGone:
-            self._leases.gone(lease)  # if it is not one of ours, it was the document's, which expired with it
+            self._leases.gone(lease)  # if not one of ours, the lease was the document's, which expired with it
             self._cache.refresh()
             return False
         self._cache.refresh()
@@ -268,9 +269,9 @@ class Barrier:
     # -- leaving
 
     def _give_up(self, token: str) -> None:
-        """Remove this node from the document, so that the other nodes neither wait for it nor reserve a rank. If etcd
-        cannot be reached, the node's lease expires instead."""
-        if self._cache.started:  # otherwise this node has written nothing
+        """Remove this node from the document, so that the other nodes neither wait for it nor reserve a rank for it. If
+        etcd cannot be reached, the node's lease will expire instead."""
+        if self._cache.started:  # otherwise, this node has written nothing
             try:
                 self._attempt(lambda view: steps.give_up(view.document, token))
             except (EtcdError, RendezvousError):

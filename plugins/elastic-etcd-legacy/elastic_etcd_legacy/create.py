@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _NAMES = {"ca_cert": "cacert", "ssl_cert": "cert", "ssl_cert_key": "key"}
 """Parameter names: elastic-etcd's -> this backend's."""
 ADVICE = (
-    "only the backend's name changes; it re-forms the job immediately after a failure, pushes changes to the members, "
-    "and its cost does not grow with the square of the number of nodes"
+    "only the backend's name changes; the backend etcd re-forms the job immediately after a failure, pushes changes to "
+    "the members, and scales better, because its cost does not grow with the square of the number of nodes"
 )
 _warned = threading.Event()
 _SAME = ("protocol", "user", "password", "password_file", "password_env", "insecure_password")
@@ -52,7 +52,7 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
 
 
 def _warn_deprecated() -> None:
-    """Emit a DeprecationWarning for developers and, once per process, a log event for users."""
+    """Emit a DeprecationWarning for developers and, once per process, log an event for users."""
     message = f"the rendezvous backend etcd-legacy is in maintenance mode; use etcd: {ADVICE}"
     warnings.warn(message, DeprecationWarning, stacklevel=3)
     if not _warned.is_set():

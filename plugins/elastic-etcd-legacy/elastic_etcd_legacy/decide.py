@@ -1,6 +1,6 @@
-"""Chooses a joining node's next move, as a pure function of the document that the node last read. The only state that a
-node keeps between decisions is when the last call began, so lost replies, failed writes and outages need no special
-handling: the node reads again and decides again."""
+"""Chooses a joining node's next move, as a pure function of the document that the node last read. Between decisions, a
+node keeps no state except for the time at which the last call began. Lost replies, failed writes and outages therefore
+need no special handling: the node reads the document again and decides again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait for a change of the keys, but no longer than `until` (None: no limit)."""
+    """Wait for a change to the keys, but no longer than `until` (None: no limit)."""
 
     reason: str
     until: Instant | None = None
@@ -53,7 +53,7 @@ def decide(view: DocumentView, token: str, bounds: Bounds, call_ends: Instant | 
     """Return the next move of the node `token`.
 
     Args:
-        call_ends: when the last call ends. Required if this node makes the last call, otherwise ignored.
+        call_ends: when the last call ends. It is required if this node makes the last call, and ignored otherwise.
     """
     document = view.document
     if document is None:
@@ -79,7 +79,7 @@ def _in_joinable(document: Rendezvous, token: str, bounds: Bounds, call_ends: In
     joined = len(document.participants)
     if token not in document.participants:
         if joined >= bounds.most:
-            return Wait("the rendezvous is full but still joinable: the nodes' bounds differ")
+            return Wait("the rendezvous is full but still joinable, so the nodes' bounds must differ")
         return Attempt(steps.join(document, token, bounds), f"{joined} of {bounds.most} nodes have joined")
     if steps.caller(document, bounds) != token:
         return Wait(f"{joined} of at least {bounds.least} nodes have joined")
@@ -98,7 +98,8 @@ def _in_frozen(document: Rendezvous, token: str) -> Move:
 
 def _in_final(view: DocumentView, document: Rendezvous, token: str) -> Move:
     if view.lost:
-        # Members that have not returned from `next_rendezvous` yet break the round too, rather than start it broken.
+        # Members that have not returned from `next_rendezvous` yet also break the round, so that they do not start in a
+        # round that is broken.
         return Attempt(steps.break_(document), f"ranks without a keep-alive: {view.lost}")
     if token in document.participants:
         return Done(view.version, document.participants.index(token), len(document.participants))
@@ -114,7 +115,8 @@ def makes_last_call(view: DocumentView, token: str, bounds: Bounds) -> bool:
 
 
 def nodes_waiting(view: DocumentView, version: int, bounds: Bounds) -> int:
-    """Return how many nodes want a new round, as a member of round `version` sees it (0: a node in no round).
+    """Return how many nodes want a new round, from the point of view of a member of round `version` (0: of a node that
+    is in no round).
 
     The result is 1 if the round has lost a member or its document no longer exists, so that its members form a new
     round. Nodes beyond the maximum are not counted.

@@ -1,5 +1,5 @@
-"""The nodes' shared state: the document, which is a single key that nodes change by compare-and-swap, and the nodes'
-keep-alives. A view is one node's snapshot of both."""
+"""The nodes' shared state, which consists of the document and the nodes' keep-alives. The document is a single key that
+nodes change by compare-and-swap. A view is one node's snapshot of the document and the keep-alives."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _LONGEST_KEEP_ALIVE = 4096  # bytes
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """The document's content. Nodes are identified by tokens. A node uses a new token for every attempt to join, so it
-    recognizes its own writes even if the reply was lost.
+    """The document's content. Nodes are identified by tokens. A node uses a new token for every attempt to join, so
+    that it recognizes its own writes even if the reply was lost.
 
     Args:
         creator: the node that created the rendezvous; empty once a node has joined.
@@ -54,10 +54,10 @@ class DocumentView:
 
     Args:
         document: None if it does not exist.
-        version: the revision at which the document was created, which identifies this rendezvous among all of the
-            job's. It only grows, without a separate counter. 0 if there is no document.
+        version: the revision at which the document was created, or 0 if there is no document. It identifies this
+            rendezvous among all rendezvous of the job, and grows from one to the next without a separate counter.
         revision: the revision of the document's last write, which compare-and-swap checks.
-        lease: ID of the lease that the document is attached to.
+        lease: ID of the lease to which the document is attached.
         alive: keep-alives of this version, by rank.
     """
 
@@ -78,7 +78,8 @@ class DocumentView:
 
 @dataclass(frozen=True)
 class KeepAlive:
-    """A participant's record, written when it confirms. Rank 0 adds the address of the workers' store."""
+    """A participant's record, which it writes when it confirms that it is alive. Rank 0 adds the address of the
+    workers' store."""
 
     address: str = ""
     port: int = 0
@@ -105,14 +106,14 @@ def from_bytes(raw: bytes) -> Rendezvous:
     """Decode a document.
 
     Raises:
-        RendezvousStateError: `raw` is not a document, or not one that the protocol can produce.
+        RendezvousStateError: `raw` is not a document, or it is a document that the protocol cannot produce.
     """
     try:
         return _checked(json.loads(raw))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RendezvousStateError(
             f"expected a rendezvous document of format {_FORMAT}, found {raw[:100]!r}; another program or version "
-            "writes under this prefix: set a separate prefix for the job (etcd_prefix)"
+            "is using this prefix; set a different prefix for this job (etcd_prefix)"
         ) from error
 
 
@@ -152,7 +153,7 @@ def _is_possible(document: Rendezvous) -> bool:
 
 
 def _ignore_silently(key: bytes, reason: str) -> None:
-    """The default for `ignore`: do nothing."""
+    """Do nothing. This is the default for `ignore`."""
 
 
 def view_of(keys: Keys, pairs: Mapping[bytes, KeyValue], ignore: Ignore = _ignore_silently) -> DocumentView:

@@ -1,4 +1,4 @@
-"""The rendezvous handler, with the interface that the agent and torch's users know."""
+"""The rendezvous handler, with the interface that the agent and torch's users expect."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         address: the host name or IP address that this node advertises for the workers' store.
         store: creates a round's store from the client, a key prefix, and the ID of the lease for its keys.
         name: this node's name in the stored document, for debugging.
-        clock: for tests; the system clock by default.
+        clock: a clock for tests (default: the system clock).
         backend: the name under which the program registered this backend.
     """
 
@@ -77,7 +77,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
             if joined.rank == 0:
                 self._workers.serve()
             else:
-                self._workers.release()  # from an earlier round
+                self._workers.release()  # the result of an earlier round
             store = self._round_store(joined.version)
         where = RendezvousStoreInfo(joined.host.address, joined.host.port)
         return RendezvousInfo(store, joined.rank, joined.world_size, where)
@@ -99,8 +99,8 @@ class EtcdRendezvousHandler(RendezvousHandler):
 
     def num_nodes_waiting(self) -> int:
         """Return how many nodes are waiting for a new round. The result is 1 if this round has lost a member, so that
-        its members form a new round. Uses the watch instead of a request to etcd. Raises RendezvousConnectionError
-        while the watch is interrupted."""
+        its members form a new round. The number comes from the watch, without a request to etcd. Raises
+        RendezvousConnectionError while the watch is interrupted."""
         with self._our_errors():
             return self._barrier.nodes_waiting()
 
@@ -115,8 +115,8 @@ class EtcdRendezvousHandler(RendezvousHandler):
         return self._left
 
     def _round_store(self, version: int) -> Store:
-        """Open this round's store, and delete the store of the round before last, which no worker can still
-        be reading."""
+        """Open this round's store, and delete the store of the round before the last one, which no worker can still be
+        reading."""
         if len(self._stores) > 1:
             prefix, old = self._stores.pop(0)
             _close(old)

@@ -110,5 +110,5 @@ class Leases:
                 if keeper.lease is not None and not self._closed:
                     keeper.renew_if_due()
         except EtcdError:
-            return False  # keep the lease: only the server can report that it has expired
+            return False  # keep the lease, because only the server can report that it has expired
         return True

@@ -16,7 +16,7 @@ PROTOCOL = (
         "timeout",
         float,
         600.0,
-        "how long this node waits to join a round, including time spent waiting for another round to end",
+        "how long this node waits to join a round, including the time during which it waits for another round to end",
         "seconds",
         above=0,
     ),
@@ -31,10 +31,14 @@ PROTOCOL = (
     Option("etcd_prefix", str, "/torchelastic/p2p", "prefix of all keys"),
 )
 _CLUSTER = (
-    Option("protocol", str, None, "http or https; unset: from the endpoints, or https if a certificate is set"),
-    Option("cacert", str, None, "PEM file of the CAs that sign the servers' certificates; unset: the system CAs"),
-    Option("cert", str, None, "PEM file of this client's certificate"),
-    Option("key", str, None, "PEM file of the certificate's private key"),
+    Option(
+        "protocol", str, None, "http or https; defaults to the endpoints' scheme, or to https if a certificate is set"
+    ),
+    Option(
+        "cacert", str, None, "PEM file with the CAs that sign the servers' certificates; defaults to the system's CAs"
+    ),
+    Option("cert", str, None, "PEM file with this client's certificate"),
+    Option("key", str, None, "PEM file with the certificate's private key"),
     Option("user", str, None, "name to log in with"),
     Option(
         "password",
@@ -44,8 +48,8 @@ _CLUSTER = (
         secret=True,
     ),
     Option("password_file", str, None, "file with the password, which other users must not be able to read"),
-    Option("password_env", str, None, "environment variable with the password; unset: ELASTIC_ETCD_PASSWORD"),
-    Option("insecure_password", bool, False, "send the password in plain text, readable on the network"),
+    Option("password_env", str, None, "environment variable with the password; defaults to ELASTIC_ETCD_PASSWORD"),
+    Option("insecure_password", bool, False, "allow the password to be sent unencrypted over the network"),
 )
 
 

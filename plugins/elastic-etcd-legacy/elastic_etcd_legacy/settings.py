@@ -61,7 +61,7 @@ class LegacySettings:
     Args:
         run_id: the job's run ID; not empty.
         min_nodes, max_nodes: 1 <= min_nodes <= max_nodes.
-        timeout: how long `next_rendezvous` may take, including the time while another round runs; above 0.
+        timeout: how long `next_rendezvous` may take, including the time during which another round runs; above 0.
         last_call: how long more nodes may join once the minimum has joined; 0 or more.
         prefix: prefix of all runs' keys in etcd.
         setup: how long the node that creates a rendezvous may take to open it (the setup timeout).

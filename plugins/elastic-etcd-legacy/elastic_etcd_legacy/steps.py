@@ -34,8 +34,8 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Step:
-    """A change, which is written if the document is still the one that the step was computed from. `after` is None if
-    the step deletes the document."""
+    """A change to the document. It is written if the document is still the one from which the step was computed.
+    `after` is None if the step deletes the document."""
 
     transition: Transition
     after: Rendezvous | None
@@ -85,7 +85,7 @@ def confirm(before: Rendezvous | None, token: str) -> Step:
 
 
 def announce(before: Rendezvous | None, token: str) -> Step:
-    """Put a node on the waiting list of a final round, where its members see it."""
+    """Put a node on the waiting list of a final round, where the members of the round see it."""
     transition, document = _allowed(before, Event.ANNOUNCE)
     _require(
         token not in (*document.participants, *document.waiting), f"{token} is already a member or waiting", document
@@ -94,9 +94,9 @@ def announce(before: Rendezvous | None, token: str) -> Step:
 
 
 def give_up(before: Rendezvous | None, token: str) -> Step | None:
-    """Remove this node from the rendezvous or the waiting list. Returns None if there is nothing to remove. Before the
-    round is final, this ends the attempt for all nodes, because a rank cannot be given back. A member of a final round
-    leaves by revoking its keep-alive instead."""
+    """Remove this node from the rendezvous or the waiting list. Returns None if there is nothing to remove. If the
+    round is not final yet, this ends the attempt for all nodes, because a rank cannot be given back. A member of a
+    final round leaves by revoking its keep-alive instead."""
     if before is None:
         return None
     if before.status is Status.FINAL:
@@ -136,7 +136,7 @@ def transaction(
 
     Args:
         lease: ID of the lease to attach the document to.
-        alive: the keep-alive that a confirming step also writes, and its lease ID.
+        alive: the keep-alive that a confirming step also writes, and the ID of its lease.
     """
     unchanged = absent(keys.document) if not view.revision else Compare(keys.document, Field.MODIFIED, view.revision)
     return Transaction((unchanged,), tuple(_operations(keys, view, step, lease, alive)))

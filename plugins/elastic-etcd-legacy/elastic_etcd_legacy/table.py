@@ -1,7 +1,8 @@
 """The older protocol as a table of all transitions of the shared document.
 
-`steps.py` looks up every change here, so no other transition is possible. The docs draw their state diagram from this
-table. The module imports nothing else from the package, so the docs can load it without installing the package.
+`steps.py` looks up every change here, so no other transition is possible. The state diagram in the docs is generated
+from this table. The module imports nothing else from the package, so that the docs can load it without installing the
+package.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Event(enum.Enum):
 
 
 class Effect(enum.Enum):
-    """Side effects of a transition, in the transaction that writes the document. `RENEW` follows right after it."""
+    """Side effects of a transition, which take place in the transaction that writes the document. `RENEW` follows
+    immediately after that transaction."""
 
     LEASE_SETUP = "the document expires after the setup timeout"
     LEASE_CALLER = "the document expires with the lease of the node that makes the last call"

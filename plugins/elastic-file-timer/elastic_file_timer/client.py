@@ -1,4 +1,5 @@
-"""The worker's side, which writes requests to the pipe in a few microseconds, without threads or locks."""
+"""The worker's side. It writes requests to the pipe, which takes only a few microseconds and requires neither threads
+nor locks."""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ class FileTimerClient(TimerClient):
         file_path: the pipe, which a server creates.
         signal: the signal that a server without an agent sends to this process when a timer expires. If it is 0 or
             less, the expiry is only logged. An agent stops the process in its own way.
-        run_id: the job (default: the one in the environment). Another job's server refuses the requests.
-        patience: maximum seconds that `acquire` waits for a server and for space in the pipe, and `release` for space.
+        run_id: the job's run id (default: the one in the environment). Another job's server refuses the requests.
+        patience: how many seconds `acquire` waits at most for a server and for space in the pipe, and `release` for
+            space.
     """
 
     def __init__(
@@ -48,15 +50,15 @@ class FileTimerClient(TimerClient):
         self._outlet: _Outlet | None = None
         self._me: tuple[int, int | None] = (0, None)
         self._unsent: dict[str, None] = {}
-        self._held = False  # the pipe was full at the last attempt, so requests do not wait until one succeeds
+        self._held = False  # the pipe was full at the last attempt; until a request succeeds, requests do not wait
 
     def __reduce__(self) -> tuple[object, ...]:
         return FileTimerClient, (self._path, self._signal, self._run_id, self._patience)
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
         """Set a timer, see `TimerClient.acquire`. If a server has the pipe open but reads nothing for `patience`
-        seconds, `acquire` warns and sets no timer. The script continues, because a stopped agent could not kill a hung
-        worker anyway.
+        seconds, `acquire` emits a warning and sets no timer. The script continues, because an agent that is suspended
+        could not kill a hung worker anyway.
 
         Raises:
             BrokenPipeError: no server has opened the pipe within `patience` seconds.
@@ -138,7 +140,7 @@ class FileTimerClient(TimerClient):
         if left <= 0:
             raise TimeoutError(
                 errno.ETIMEDOUT,
-                f"the timer server has not read its pipe for {self._patience:g} s; is the agent stopped?",
+                f"the timer server has not read its pipe for {self._patience:g} s; is the agent suspended?",
                 self._path,
             )
         if outlet is not None:
@@ -146,9 +148,9 @@ class FileTimerClient(TimerClient):
 
 
 class _Outlet:
-    """An open pipe. It is closed with its last reference, so that threads need no lock. A script may close the
-    descriptor, and its number may then be reused for another file, so the pipe's identity is checked before every write
-    and close."""
+    """An open pipe. It is closed when its last reference is deleted, so that threads need no lock. A script may close
+    the descriptor, whose number may then be reused for another file. The pipe's identity is therefore checked before
+    every write and before the close."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -186,7 +188,7 @@ _CLOCK = SystemClock()
 
 
 def from_environment() -> FileTimerClient:
-    """Create a client for the agent's pipe. Raises RuntimeError if the agent has none."""
+    """Create a client for the agent's pipe. Raises RuntimeError if the agent has no pipe."""
     path = os.environ.get(TIMER_FILE)
     if not path:
         raise RuntimeError(f"{TIMER_FILE} is not set; start the script with --watchdog=file")

@@ -1,4 +1,4 @@
-"""The server's end of the pipe, which creates, checks and removes the pipe."""
+"""The server's end of the pipe. The server creates, checks and removes the pipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROOM = 1 << 20
-"""Size of the pipe in bytes, enough for thousands of requests. It is the kernel's limit for unprivileged users."""
+"""The size of the pipe in bytes, which is enough for thousands of requests. It is the kernel's limit for unprivileged
+users."""
 
 _AT_ONCE = 1 << 16
 _MOST_READERS = 8
@@ -35,8 +36,8 @@ class PipeReader:
             fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _ROOM)
 
     def read(self) -> Iterator[list[bytes]]:
-        """Yield the received lines, but at most one pipe's content, so that a flood of data does not delay the server's
-        timers."""
+        """Yield the received lines. To prevent a flood of data from delaying the server's timers, at most as much data
+        is read as the pipe can hold."""
         for _ in range(_ROOM // _AT_ONCE):
             try:
                 data = os.read(self.fd, _AT_ONCE)
@@ -87,8 +88,8 @@ class TimerPipe:
         return [] if self._made_in is None else [str(self._made_in)]
 
     def look(self) -> str:
-        """Return why clients cannot find the pipe, or an empty string if they can. A removed pipe is created again;
-        clients that still have the old one open are also served."""
+        """Return why clients cannot find the pipe, or an empty string if they can. If the pipe was removed, it is
+        created again. Clients that still have the old pipe open are also served."""
         try:
             if self.readers[-1].lies_at(self.path):
                 return ""
@@ -109,7 +110,8 @@ class TimerPipe:
                 self._made_in.rmdir()
 
     def drop(self) -> None:
-        """Close the pipe without removing it. A forked child calls this, because it must not look like a reader."""
+        """Close the pipe without removing it. This is called in a forked child, which must not look like a reader of
+        the pipe."""
         for reader in self.readers:
             os.close(reader.fd)
         self.readers.clear()
@@ -117,7 +119,7 @@ class TimerPipe:
     def _make(self) -> None:
         os.mkfifo(self.path, 0o600)
         self.readers.append(PipeReader(self.path))
-        if len(self.readers) > _MOST_READERS:  # its clients get an error, and open the new pipe
+        if len(self.readers) > _MOST_READERS:  # clients of the old pipe get an error, and open the new one
             os.close(self.readers.pop(0).fd)
 
     def _make_again(self) -> str:

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Context, Watchdog
 
 _LOOK_EVERY = 1.0
-"""Seconds between two checks of the pipe. Clients wait longer than this for a removed pipe."""
+"""The number of seconds between two checks of the pipe. If the pipe was removed, clients wait longer than this for a
+new one."""
 
-_PATH = Option("path", str, None, "path of the pipe; by default TORCHELASTIC_TIMER_FILE, or a pipe in a private folder")
+_PATH = Option("path", str, None, "path of the pipe; defaults to TORCHELASTIC_TIMER_FILE or a pipe in a private folder")
 
 
 @hookimpl
@@ -28,8 +29,8 @@ def _create(context: Context) -> Watchdog:
 
 
 def _inherited() -> str | None:
-    """Return the user's TORCHELASTIC_TIMER_FILE. If a worker started this agent, return None, because the variable then
-    names the worker's own pipe."""
+    """Return the user's TORCHELASTIC_TIMER_FILE. If a worker has started this agent, return None, because in that case,
+    the variable names the worker's own pipe."""
     from elastic_core.plugin import CLIENT_VARIABLE
 
     return None if CLIENT_VARIABLE in os.environ else os.environ.get("TORCHELASTIC_TIMER_FILE") or None

@@ -1,9 +1,9 @@
 """The format of requests in the pipe, which is one line of JSON per request.
 
-The fields are those of torch's client and three more: `run_id` is the job, `started` is the process's start time (in
-case its id is reused), and `deadline` is on the monotonic clock. All processes of a machine share that clock, so no
-worker is killed because the system time was set. Any process with access to the pipe may write to it, so every field is
-checked.
+There are three fields in addition to those of torch's client: `run_id` is the job's run id, `started` is the process's
+start time (in case its process id is reused), and `deadline` is a time on the monotonic clock. All processes on a
+machine share that clock, so no worker is killed because the system time was changed. Any process with access to the
+pipe may write to it, so every field is checked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from elastic_core.plugin import Instant, TimerRequest, in_one_line
 
 VERSION = 1
 LONGEST = select.PIPE_BUF
-"""Maximum bytes in a request with its newline, which is the size up to which the kernel writes atomically."""
+"""The maximum number of bytes in a request, including its newline. It is the size up to which the kernel writes
+atomically."""
 
 _BEGINNING = b'{"version"'
 _SHORTEST = len(b'{"version":1,"pid":1,"scope_id":"","expiration_time":0,"signal":0}')
@@ -35,7 +36,7 @@ class FileTimerRequest(TimerRequest):
         scope_id: identifies the timer within the process.
         expiration_time: seconds since the epoch.
         signal: the signal to send to the process when the timer expires (0 or less: no signal).
-        run_id: the job; empty if the client does not know it.
+        run_id: the job's run id; empty if the client does not know it.
         started: the start time of the process in the kernel's units; None if the client does not know it.
         deadline: the expiration time on the monotonic clock; None from a client that sends only `expiration_time`.
     """
@@ -96,7 +97,7 @@ def may_be_request(line: bytes) -> bool:
 
 def without_torn_part(line: bytes) -> bytes:
     """Return the last request in the line, or nothing if there is none. A writer that died may have left an incomplete
-    request before it. Fast for any content."""
+    request before that request. This function is fast for any content."""
     begin = line.rfind(_BEGINNING)
     return line[begin:] if begin >= 0 else b""
 
@@ -152,13 +153,13 @@ def _text(fields: dict[str, Any], name: str) -> str:
 def _short(value: object) -> str:
     try:
         return repr(value)[:80]
-    except ValueError:  # a number with more digits than Python prints
+    except ValueError:  # the number has more digits than Python prints
         return "a very large number"
 
 
 class Lines:
-    """Splits a byte stream into lines. It keeps only the end of an unfinished line, as many bytes as a request can
-    have, because a request may follow the incomplete line of another writer."""
+    """Splits a byte stream into lines. Of an unfinished line, it keeps only the end, with as many bytes as a request
+    can have, because a request may follow the incomplete line of another writer."""
 
     def __init__(self) -> None:
         self._rest = b""

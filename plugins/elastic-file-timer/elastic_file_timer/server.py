@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from elastic_file_timer.request import FileTimerRequest
 
 _STOP_S = 5.0
-_HELD_S = 1.0  # a longer delay means that this process was stopped, or the machine stalled
-_CATCH_UP_S = 2.0  # time after such a delay for clients to release timers, because the pipe may have been full
+_HELD_S = 1.0  # a longer delay means that this process was suspended or that the machine stalled
+_CATCH_UP_S = 2.0  # seconds after such a delay for clients to release timers, because the pipe may have been full
 
 
 class FileTimerServer(Watchdog):
@@ -44,12 +44,14 @@ class FileTimerServer(Watchdog):
 
     Args:
         file_path: the pipe, which `start` creates (default: in a private folder).
-        run_id: the job. Other jobs' requests are refused, but not requests without a job, such as torch's.
-        max_interval: maximum seconds until a removed pipe is created again and exited processes' timers are removed. It
-            does not affect when timers expire.
+        run_id: the job's run id. Requests from other jobs are refused, but requests without a run id, such as those
+            from torch's client, are not.
+        max_interval: maximum number of seconds until a removed pipe is created again and the timers of processes that
+            have exited are removed. It does not affect when timers expire.
         daemon: whether Python may exit without `stop`.
-        log_event: called with `watchdog started` and `watchdog stopped`. It is also called in the server's thread, with
-            the request, for `timer expired` and `kill worker process` (if the server kills it).
+        log_event: called with `watchdog started` and `watchdog stopped`. It is also called in the server's thread with
+            `timer expired` and, if the server kills the worker, with `kill worker process`, each time together with the
+            request.
         clock: defaults to the system clock.
 
     Raises:
@@ -91,7 +93,8 @@ class FileTimerServer(Watchdog):
         return self._table.refused
 
     def start(self, on_expiry: Callable[[Expiry], None] | None = None) -> None:
-        """Start watching. Without `on_expiry`, the server itself sends workers the signal from their request.
+        """Start watching. If `on_expiry` is not given, the server itself sends workers the signal that their request
+        names.
 
         Raises:
             ConfigurationError: the pipe cannot be created.
@@ -138,18 +141,18 @@ class FileTimerServer(Watchdog):
         self._begun, self._wake = False, -1
 
     def worker_environment(self) -> dict[str, str]:
-        """Return the variables with the pipe and the client factory for `elastic_core.watchdog.expires`, or none before
-        the start."""
+        """Return the environment variables that tell `elastic_core.watchdog.expires` the pipe and the client factory.
+        Before the start, there are none."""
         if not self._begun:
             return {}
         return {TIMER_FILE: str(self._pipe.path), CLIENT_VARIABLE: "elastic_file_timer.client:from_environment"}
 
     def scratch(self) -> list[str]:
-        """Return the private folder of the pipe, or nothing if the user has set its path."""
+        """Return the private folder of the pipe, or an empty list if the user has set the pipe's path."""
         return self._pipe.scratch()
 
     def fault(self) -> str:
-        """Return why timers do not work: the thread has ended, or clients cannot find the pipe. See
+        """Return why timers do not work, which may be because the thread has ended or clients cannot find the pipe. See
         `Watchdog.fault`."""
         if self._begun and not self._stopping.is_set() and not self._thread.is_alive():
             return self._fault or "the thread of the file timer has ended"
@@ -168,10 +171,10 @@ class FileTimerServer(Watchdog):
             due = max(judge_from, min(look_at, self._table.next_deadline() or look_at))
             self._wait(due)
             self._at = (self._clock.now(), self._clock.timestamp())
-            if self._at[0] - due > _HELD_S and due > judge_from:  # not again after a pause on a slow machine
+            if self._at[0] - due > _HELD_S and due > judge_from:  # not again after a pause, in case the machine is slow
                 judge_from = later(self._at[0], _CATCH_UP_S)
             self._take_requests()
-            if self._stopping.is_set():  # it may not have read all requests
+            if self._stopping.is_set():  # the thread may not have read all requests
                 return
             now, timestamp = self._at
             if now >= judge_from:
@@ -188,8 +191,8 @@ class FileTimerServer(Watchdog):
         poll.poll(max(0, math.ceil((until - self._clock.now()) * 1000)))
 
     def _take_requests(self) -> None:
-        """Process all requests that arrived before the deadlines are checked, because they may release a
-        timer in time."""
+        """Process all requests that have arrived by now, before the deadlines are checked, because a request may
+        release a timer in time."""
         for reader in self._pipe.readers:
             for lines in reader.read():
                 if self._stopping.is_set():  # a flood of requests may take seconds
@@ -206,8 +209,8 @@ class FileTimerServer(Watchdog):
 
     def get_expired_timers(self, deadline: float) -> dict[int, list[FileTimerRequest]]:
         """Return the timers that have expired by `deadline` (seconds since the epoch), by process, earliest first. Each
-        timer is returned once. The server itself passes the current time, so changes of the system time do not affect
-        it."""
+        timer is returned once. The server itself passes the current time, and is therefore not affected by changes of
+        the system time."""
         now, timestamp = self._at
         found: dict[int, list[FileTimerRequest]] = {}
         for timer in self._table.expired(later(now, deadline - timestamp)):
@@ -240,8 +243,8 @@ class FileTimerServer(Watchdog):
         return ended
 
     def _reap_worker(self, worker_pid: int, signal: int) -> bool:
-        """Send a worker the signal from its request when there is no agent to stop the worker. Returns False if that
-        failed."""
+        """Send a worker the signal that its request names. This is done if there is no agent to stop the worker.
+        Returns False if it failed."""
         try:
             os.kill(worker_pid, signal)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The table of timers, which turns lines from the pipe into requests, and requests into timers that expire. It does no
+"""The table of timers. It turns lines from the pipe into requests, and requests into timers that expire. It does no
 I/O."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TimerTable:
     """The timers of one job.
 
     Args:
-        run_id: the job; requests of other jobs are refused.
+        run_id: the job's run id; requests from other jobs are refused.
         most: maximum number of running timers.
 
     Attributes:
@@ -45,7 +45,8 @@ class TimerTable:
         return dict(self._refused)
 
     def read(self, lines: Sequence[bytes]) -> list[FileTimerRequest]:
-        """Parse lines from the pipe. Most invalid lines are cheap to reject, so a flood of them takes little time."""
+        """Parse lines from the pipe. Most invalid lines are cheap to reject, so that even a flood of them takes little
+        time."""
         written = list(filter(None, lines))
         likely = list(filter(may_be_request, written))
         if len(likely) < len(written):
@@ -100,7 +101,7 @@ class TimerTable:
         """Start a timer on the monotonic clock, unless the process has already exited."""
         deadline = request.deadline
         if deadline is None:
-            left = request.expiration_time - self._clock.timestamp()  # before `now`: a delay must not shorten it
+            left = request.expiration_time - self._clock.timestamp()  # before `now`: a delay must not shorten the timer
             deadline = later(self._clock.now(), left)
         request.deadline = deadline
         if request.started is None:

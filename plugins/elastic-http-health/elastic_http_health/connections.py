@@ -1,9 +1,9 @@
 """Accepts and serves connections, with limits on their rate, number, duration and data.
 
 Clients that exceed the rate wait in the kernel, at no cost to the agent. When the maximum number of connections is
-open, the next one replaces the one that has been idle longest, so idle clients cannot block a probe. No client can keep
-a connection open for longer, or make the endpoint read more, than the limits allow. All of this runs in the event
-loop's thread.
+open, the next connection replaces the one that has been idle longest, so that idle clients cannot block a probe. No
+client can keep a connection open for longer, or make the endpoint read more, than the limits allow. All of this runs in
+the event loop's thread.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from elastic_http_health.options import Limits
     from elastic_http_health.tls import Channel
 
-_AT_A_TURN = 4  # connections accepted in a batch at the rate limit, because fewer wake-ups of the loop cost less
+_AT_A_TURN = 4  # connections accepted in a batch at the rate limit, because fewer wakeups of the loop cost less
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE = 1.0  # seconds without accepting connections when the process is out of descriptors or memory
 _MOMENT = 0.02  # seconds without accepting connections after a change of the agent's status
-_LONGEST_MOMENT = 0.2  # maximum of this pause if further changes follow
+_LONGEST_MOMENT = 0.2  # maximum length of this pause if further changes follow
 _PIECE = 4096
 _REST_PIECE = 65536
-_FREE_READS = 2  # reads that a well-behaved client's request needs
+_FREE_READS = 2  # the number of reads that a well-behaved client's request needs
 _FREE_READS_TLS = 6  # the same, including the TLS handshake
 
 
 class RateLimit:
-    """A rate limit that allows bursts after idle time."""
+    """A rate limit that allows bursts after idle periods."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self._step = 1 / rate
@@ -65,7 +65,7 @@ class Stage(enum.IntEnum):
 
 
 class ConnectionLimit:
-    """Accepts connections, keeps track of them, and calls `answer` for each request.
+    """Accepts a limited number of connections, keeps track of them, and calls `answer` for each request.
 
     Args:
         sockets: a set to which each connection's socket is added while it is open.
@@ -121,8 +121,8 @@ class ConnectionLimit:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def tell(self, change: int) -> None:
-        """Answer requests that wait for a change of the agent's status. New connections have to wait for a moment,
-        because the agent is busy and needs the interpreter."""
+        """Answer the requests that wait for a change of the agent's status. New connections have to wait for a moment,
+        because the agent is busy after a change and needs the interpreter."""
         self._busy_until = asyncio.get_running_loop().time() + _MOMENT
         for connection in self._connections:
             connection.wake(change)
@@ -132,7 +132,7 @@ class ConnectionLimit:
         return self._answer(request if waiting < self.limits.waiting else replace(request, may_wait=False))
 
     def may_read_again(self) -> bool:
-        """Return whether a client may use one more read than most clients need."""
+        """Return whether a client may use another read beyond the number that most clients need."""
         return self._spare_reads.take(asyncio.get_running_loop().time()) == 0
 
     def left(self, connection: Connection) -> None:
@@ -157,7 +157,7 @@ class ConnectionLimit:
 
 class Connection:
     """One connection, which reads a request, waits if the request asks for it, and writes the response.
-    `closed_because` is empty after a normal end."""
+    `closed_because` is empty if the connection ended normally."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, link: socket.socket, limit: ConnectionLimit) -> None:
         self.link = link
@@ -184,7 +184,7 @@ class Connection:
             self.task.cancel()
 
     def wake(self, change: int) -> None:
-        """Stop waiting if the agent's status now has another version than the one that the request knows."""
+        """Stop waiting if the version of the agent's status now differs from the one that the request knows."""
         if self._listening and change != self._change:
             self._listening.cancel()
 
@@ -235,7 +235,7 @@ class Connection:
 
     async def _write(self, writer: asyncio.StreamWriter, answer: Response) -> None:
         self._enter(Stage.WRITING, self._limit.limits.answer_seconds, self.close, "answer timeout")
-        writer.transport.set_write_buffer_limits(0)  # so that `drain` waits until the kernel has everything
+        writer.transport.set_write_buffer_limits(0)  # so that `drain` waits until the kernel has taken everything
         self._limit.counts.answers[answer.status] += 1
         writer.write(self._exchange.send(answer))
         await writer.drain()

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from elastic_http_health.usage import Usage
 
 SCHEMA = 1
-"""Schema version. It is raised when an incompatible change is made, not when a field is added."""
+"""The schema version. It is raised when an incompatible change is made, but not when a field is added."""
 
-_LONGEST = 65536  # characters of a text that may come from a script or another node
+_LONGEST = 65536  # maximum characters of a string that may come from a script or another node
 _MOST_LINES = 200
 _PLAIN = ("run_id", "node", "role", "phase_since", "reason", "round", "group_rank", "restart_count", "max_restarts")
 _PLAIN_OF_A_FAILURE = (
@@ -58,7 +58,7 @@ def status_json(seen: Observation) -> bytes:
 
 
 def changes_json(seen: Observation) -> bytes:
-    """Return the fields that may change every second, and the version of the rest of the status."""
+    """Return the fields that may change every second, and the version of the remaining part of the status."""
     return _as_json(_changes(seen))
 
 

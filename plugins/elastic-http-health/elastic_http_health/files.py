@@ -1,5 +1,6 @@
-"""Values read from files, such as tokens and certificates, which are reloaded when the files change (rotation). A file
-that other users can read or change causes a warning but is used, because a container may have no other users."""
+"""Values read from files, such as tokens and certificates, which are reloaded when the files change (rotation). If
+other users can read or change a file, it is used all the same, but a warning is logged: in a container, there may be no
+other users."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ class FromFiles(Generic[T]):
         self._next = later(self._clock.now(), _AT_MOST_EVERY)
 
     def now(self) -> T:
-        """Return the current value, at most about a second old. If the files cannot be read, return the
+        """Return the current value, which is at most about a second old. If the files cannot be read, return the
         previous value."""
         if self._look is None and self._clock.now() >= self._next:
             with contextlib.suppress(RuntimeError):  # no thread could be started; try again at the next call
@@ -63,7 +64,7 @@ class FromFiles(Generic[T]):
         return (self._seen, self._value) if self._marks() == self._seen else self._read()
 
     def _read(self) -> tuple[object, T]:
-        marks = self._marks()  # before reading, so that a file replaced during the read is read again
+        marks = self._marks()  # before reading, so that a file that is replaced during the read is read again
         return marks, self._make()
 
     def _marks(self) -> object:
@@ -87,8 +88,9 @@ def _mark(file: str) -> object:
 
 
 def exposure(path: str) -> str:
-    """Return why a secret in a file may be exposed, with the remedy, or an empty string if it is not exposed. Another
-    user's file, such as root's, may be group-readable, because Kubernetes provides secrets this way."""
+    """Return why a secret in a file may be exposed, and what to do about it. The result is an empty string if the
+    secret is not exposed. A file that belongs to another user, such as root, may be readable by its group, because
+    Kubernetes provides secrets in this way."""
     try:
         found = Path(path).stat()
     except OSError:  # reported when the file is read

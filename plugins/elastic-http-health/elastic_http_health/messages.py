@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Headers = tuple[tuple[str, str], ...]
 
-_MOST_FIELDS = 16  # in a query
+_MOST_FIELDS = 16  # fields in a query
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _SAFE: Headers = (  # in every response: no content sniffing, framing, referrers or caching
     ("X-Content-Type-Options", "nosniff"),
@@ -31,7 +31,8 @@ _SAFE: Headers = (  # in every response: no content sniffing, framing, referrers
 
 @dataclass(frozen=True)
 class Request:
-    """One request. Header names are in lower case. `may_wait` tells whether it may be answered later (`Waiting`)."""
+    """One request. Header names are in lower case. `may_wait` is whether the request may be answered later
+    (`Waiting`)."""
 
     method: str
     path: str
@@ -82,8 +83,8 @@ class Exchange:
         return self._http.trailing_data[0]
 
     def receive(self, data: bytes) -> Request | Response | None:
-        """Process received data. Returns the request or the error response to an invalid one, or None if more data is
-        needed.
+        """Process received data. Returns the request, the error response if the request is invalid, or None if more
+        data is needed.
 
         Raises:
             ssl.SSLError: the data is not valid TLS, or the client rejected the handshake.

@@ -43,7 +43,7 @@ class Counts:
         most_connections: the maximum of `connections` so far.
         accepted: accepted connections.
         answers: responses by status code.
-        closed: connections closed without a response, by reason.
+        closed: connections that were closed without a response, by reason.
     """
 
     connections: int = 0
@@ -70,7 +70,7 @@ class Histogram:
 
 
 class Totals:
-    """Totals over the agent's lifetime. The status lists only the last rounds, so every status must be passed to
+    """Totals over the agent's lifetime. A status lists only the most recent rounds, so every status must be passed to
     `note`, in order. Round numbers are not unique, because they start from 1 again after a store has lost its data."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ def _agent(seen: Observation) -> Iterator[Metric]:
     yield _gauge("phase_start_timestamp_seconds", "Start of the phase, seconds since the epoch.", status.phase_since)
     if status.stop is not None:
         yield _gauge("stop_step", "The step after which all workers save.", status.stop.step)
-        text = "When workers that have not saved are killed, seconds since the epoch."
+        text = "Time at which workers that have not saved are killed, seconds since the epoch."
         yield _gauge("stop_deadline_timestamp_seconds", text, status.stop.deadline)
         yield _gauge("stop_unsaved", "Workers of this node that have not saved yet.", len(status.stop.unsaved))
 
@@ -144,7 +144,7 @@ def _rounds(status: AgentStatus) -> Iterator[Metric]:
     restarts = (([cause], count) for cause, count in {**dict.fromkeys(_CAUSES, 0), **dict(status.restarts)}.items())
     text = "Rounds that ended and were followed by another round, by cause."
     yield _labelled(Counters, "restarts", text, "cause", restarts)
-    text = "Restarts of the job that count towards max_restarts."
+    text = "Restarts of the job that count toward max_restarts."
     yield _gauge("restart_count", text, status.restart_count)
     yield _gauge("max_restarts", "Maximum number of restarts (--max-restarts).", status.max_restarts)
 
@@ -173,7 +173,7 @@ def _workers(seen: Observation) -> Iterator[Metric]:
     yield _labelled(Gauges, "worker_memory_bytes", text, labels, memory)
     text = "Values in the rendezvous store that are not signed with the job's secret."
     yield Counters("elastic_rendezvous_not_signed", text, value=seen.not_signed)
-    known = {check.name: check.result.level for check in seen.checks if check.result}  # two may have one name
+    known = {check.name: check.result.level for check in seen.checks if check.result}  # two may have the same name
     levels = (([name, level.value], level is found) for name, found in known.items() for level in CheckLevel)
     yield _labelled(
         Gauges,
@@ -198,4 +198,5 @@ def _endpoint(counts: Counts) -> Iterator[Metric]:
     answers = (([str(code)], count) for code, count in counts.answers.items())
     yield _labelled(Counters, "health_answers", "Responses, by status code.", "code", answers)
     closed = (([reason], count) for reason, count in counts.closed.items())
-    yield _labelled(Counters, "health_connections_closed", "Closed without a response, by reason.", "reason", closed)
+    what = "Connections closed without a response, by reason."
+    yield _labelled(Counters, "health_connections_closed", what, "reason", closed)

@@ -28,15 +28,18 @@ class Limits:
     """Limits on the endpoint's load, which protect the agent. All times are in seconds.
 
     Args:
-        connections: maximum number of open connections; a further one replaces the one that has been idle longest.
-        waiting: maximum number of connections that wait for a change; a further one is answered immediately.
-        rate: accepted connections per second, on average, with one request each. Further ones wait in the kernel.
+        connections: maximum number of open connections; the next connection replaces the one that has been idle
+            longest.
+        waiting: maximum number of requests that wait for a change; the next such request is answered immediately.
+        rate: average number of connections, with one request each, that are accepted per second. Further connections
+            wait in the kernel.
         burst: connections that may be accepted immediately after idle time.
-        backlog: connections that may wait in the kernel. It is small, so that a client waits little over a second.
+        backlog: number of connections that may wait in the kernel. It is small, so that a client waits little more than
+            a second.
         head_bytes: approximate maximum size of a request's head.
         head_seconds: time limit for receiving the head.
-        spare_reads: additional reads per second, over all connections, for heads that need more than two reads. A
-            connection that finds none left is closed.
+        spare_reads: additional reads per second, for all connections together, for heads that need more than two reads.
+            If none is left, a connection that needs one is closed.
         answer_seconds: time limit for the client to receive the response.
         rest_bytes: maximum number of bytes to read and discard after a request.
         rest_seconds: time limit for reading these bytes.
@@ -62,10 +65,10 @@ class Options:
     """The endpoint's options.
 
     Args:
-        host: the address or name to listen on.
+        host: the address or name on which to listen.
         allowed_hosts: names of this machine in addition to its host name, or patterns (`*.example`, `*`).
         token: the bearer token. With neither `token` nor `token_file`, no token is required.
-        token_file: the current token from a file, instead of `token`.
+        token_file: the current token, which is read from a file; used instead of `token`.
         tls: the TLS context (default: plain HTTP).
         secret_files: paths of files that no other user should be able to read.
     """
@@ -91,10 +94,10 @@ class Options:
         if elsewhere and self.bearer() is None:
             yield (
                 f"any client that can reach {elsewhere} may read names and addresses of nodes, and the output and "
-                f"stack of a failed worker; to require a token, set {ORIGIN} token_file=PATH"
+                f"stack of a failed worker; to require a token, use {ORIGIN} token_file=PATH"
             )
         if self.token is not None and any(f"token={self.token}" in word for word in sys.orig_argv):
-            yield f"other users can see the token in the process list; put it into a file, {ORIGIN} token_file=PATH"
+            yield f"other users can see the token in the process list; put it into a file: {ORIGIN} token_file=PATH"
         yield from filter(None, map(exposure, self.secret_files))
 
 

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 _MOST = 1_000_000
 _OPTIONS = (
-    Option("host", str, "127.0.0.1", "address or name to listen on; 0.0.0.0 for all IPv4 addresses, :: for all"),
+    Option(
+        "host", str, "127.0.0.1", "address or name to listen on; 0.0.0.0 for all IPv4 addresses, :: for IPv6 as well"
+    ),
     Option(
         "allowed_hosts", str, None, "host names to accept in requests, separated by spaces; * matches any characters"
     ),

@@ -1,7 +1,7 @@
-"""Routes and authorizes requests, in the event loop's thread.
+"""Routes and authorizes requests. This is done in the event loop's thread.
 
-Each route is a line in `Router.__init__`. Documents are rebuilt at most once per second and per change of the agent's
-status, regardless of the number of requests.
+Each route is a line in `Router.__init__`. Regardless of the number of requests, a document is rebuilt at most once per
+second, and after each change of the agent's status.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Router:
             return text(500, "internal error of the health endpoint; see the agent's log")
 
     def tell_fault(self, reason: str, error: BaseException | None) -> None:
-        """Log the first fault. Later ones are not logged, so that clients cannot flood the log."""
+        """Log the fault if it is the first one. Later faults are not logged, so that clients cannot flood the log."""
         self._faults += 1
         if self._faults == 1:
             get_logger().warning("health endpoint failed", endpoint="http", reason=reason, exc_info=error)
@@ -114,7 +114,7 @@ class Router:
         return self._with_token[request.path](request)
 
     def _alive(self, fault: str | None = None) -> Probe:
-        now = self._clock.timestamp()  # read first, so that a delay in between does not make the agent look stuck
+        now = self._clock.timestamp()  # read first: a delay in between must not make the agent look stuck
         fault = self._agent.watchdog_fault() if fault is None else fault
         return live(self._agent.alive_at(), now, self._timeout, fault)
 
@@ -168,10 +168,10 @@ def may_see(token: str | None, headers: Mapping[str, str]) -> bool:
 
 
 def means_us(headers: Mapping[str, str], names: Iterable[str], loopback_only: bool) -> bool:
-    """Return whether a request is addressed to this machine. This protects against DNS rebinding: a malicious web page
-    whose name resolves to this machine sends that name as the host, and the name is not among `names`. An address
-    cannot be rebound, so any address is accepted, such as that of a forwarded port. If the endpoint listens only on
-    loopback, only loopback addresses are accepted. HTTP/1.0 clients may omit the host."""
+    """Return whether a request is addressed to this machine. This protects against DNS rebinding: a browser that shows
+    a malicious web page whose name resolves to this machine sends that name as the host, and the name is not among
+    `names`. An address cannot be rebound, so any address is accepted, for example that of a forwarded port. However, if
+    the endpoint listens only on loopback, only loopback addresses are accepted. HTTP/1.0 clients may omit the host."""
     host = headers.get("host", "localhost").strip().lower()
     if host.startswith("["):
         host = host[1:].partition("]")[0]

@@ -87,7 +87,7 @@ class HttpHealthServer(HealthCheckServer):
             get_logger().warning("health endpoint exposed", endpoint="http", reason=reason)
 
     def stop(self) -> None:
-        """Stop the server. This takes a bounded time, because no callback in the loop takes long."""
+        """Stop the server. This takes only a limited time, because no callback in the loop takes long."""
         self._stopping.close()
 
     def drop(self) -> None:
@@ -179,8 +179,8 @@ def _address(server: socket.socket) -> Address:
 
 
 def _names(options: Options, loopback_only: bool) -> list[str]:
-    """Return the names that a request may be addressed to. The host name, which may come from an untrusted network, is
-    allowed only if the endpoint is reachable from a network."""
+    """Return the names to which a request may be addressed. This machine's host name, which may come from an untrusted
+    network, is allowed only if the endpoint can be reached from a network."""
     own = [] if loopback_only else [socket.gethostname()]
     return ["localhost", "*.localhost", *(name.lower() for name in (options.host, *own)), *options.allowed_hosts]
 

@@ -16,7 +16,7 @@ def server_context(cert_file: str, key_file: str | None) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_RENEGOTIATION
     where = repr(cert_file) if key_file is None else f"{cert_file!r} and {key_file!r}"
     try:
-        context.load_cert_chain(cert_file, key_file, password="")  # without it, an encrypted key prompts for one
+        context.load_cert_chain(cert_file, key_file, password="")  # without it, ssl prompts for the key's password
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise ValueError(f"the private key in {where} does not belong to the certificate") from error

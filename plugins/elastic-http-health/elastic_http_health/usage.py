@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Clock
 
 _AT_MOST_EVERY = 1.0  # seconds
-_SHARE = 50  # pause this many times the duration of a measurement after it: at most 2 % of a CPU
+_SHARE = 50  # after a measurement, pause for this multiple of its duration, so that at most 2 % of a CPU is used
 
 
 class Usage(NamedTuple):
     """The usage of a worker together with its descendants. Shared memory is counted once per process.
 
     Args:
-        cpu_seconds: CPU time since they started, including descendants that have exited and were waited for.
+        cpu_seconds: CPU time since the processes started, including descendants that have exited and were waited for.
         memory_bytes: resident memory.
     """
 
@@ -38,8 +38,9 @@ class UsageLog:
         self._next = clock.now()
 
     def of(self, pids: Iterable[int]) -> Mapping[int, Usage]:
-        """Return the usage of these processes with their descendants, except processes that have exited. It is at most
-        a second old, unless measuring takes long. A process id that was not in the last call triggers a measurement."""
+        """Return the usage of these processes, each together with its descendants, except for processes that have
+        exited. The result is at most a second old, unless a measurement takes long. A process id that was not passed to
+        the last call triggers a measurement."""
         now = self._clock.now()
         wanted = frozenset(pids)
         if now >= self._next or not wanted <= self._asked:

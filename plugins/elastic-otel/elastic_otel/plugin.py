@@ -19,8 +19,8 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 
 class _OfAgent(threading.local):
-    """Per-agent state, because each agent calls hooks in its own thread. `asked` tells whether the agent has looked for
-    an exporter."""
+    """The state for one agent. It is kept per agent because each agent calls hooks in its own thread. `asked` is
+    whether the agent has looked for an exporter."""
 
     asked = False
     provider: TracerProvider | None = None
@@ -35,8 +35,8 @@ class RecoverySpans:
 
     @hookimpl
     def elastic_round_formed(self, context: Context) -> None:
-        """Load the exporter before the first workers start. It is not loaded in a thread, because a worker forked at
-        the same time would inherit import locks."""
+        """Load the exporter before the first workers start. It is not loaded in a separate thread, because a worker
+        that is forked at the same time would inherit import locks."""
         name = self._environ.get("OTEL_TRACES_EXPORTER") or ("otlp" if any(map(self._environ.get, _ENDPOINTS)) else "")
         if self._agent.asked or name in ("", "none"):
             return
