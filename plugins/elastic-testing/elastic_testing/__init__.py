@@ -19,7 +19,7 @@ Fakes give a test control over time and failures:
 - `FakeAgentView`: the agent, as seen by a health endpoint
 
 `installed_store`, `installed_backend`, `installed_watchdog` and `installed_health_endpoint` create installed components
-by name, as the agent does. `rendezvous_parameters` creates the argument of a backend's factory.
+by name, in the same way as the agent. `rendezvous_parameters` creates the argument of a backend's factory.
 
 `Background` runs blocking calls, and `eventually` waits for a condition.
 
@@ -29,7 +29,7 @@ by name, as the agent does. `rendezvous_parameters` creates the argument of a ba
 
 import sys
 
-if "pytest" in sys.modules:  # makes failed assertions in the contracts show their values
+if "pytest" in sys.modules:  # makes pytest show the values in failed assertions of the contracts
     sys.modules["pytest"].register_assert_rewrite(
         *(f"elastic_testing.{contract}" for contract in ("health", "small_contracts", "store", "watchdog")),
         "elastic_testing.backend_contract",

@@ -41,7 +41,7 @@ Handler = DynamicRendezvousHandler
 _CLOCK = SystemClock()
 _MOMENT: Duration = 0.3
 _LAST_CALL: Duration = 0.5
-_PATIENT = 30  # heartbeats; large, so that no node on a slow machine is considered failed
+_PATIENT = 30  # heartbeats that may be missed; large, so that no node on a slow machine is considered lost
 
 
 def _handler(
@@ -162,8 +162,8 @@ class RoundPromises(Clients):
         last_call: Duration = _LAST_CALL,
         connected: bool = False,
     ) -> Iterator[list[Handler]]:
-        """Create `count` nodes, each with its own client, and shut them down at the end. With `connected`, the clients
-        connect first, so that a short `join` timeout does not include the time to connect."""
+        """Create `count` nodes, each with its own client, and shut them down at the end. If `connected` is True, the
+        clients connect first, so that a short `join` timeout does not include the time that this takes."""
         store = MemoryStore()
         with self.peers(backend, count) as clients:
             if connected:
@@ -184,13 +184,13 @@ class BackendContract(StatePromises, RosterPromises, RoundPromises):
     makes the store fail for good; `forget` empties the store, as a restart would; `spoil` overwrites the state with
     invalid data. If one of them is not defined, the tests that need it are skipped.
 
-    The two methods of every backend are tested directly, and then end to end, by forming rounds. If the backend is a
-    `RosterBackend`, its entries, heartbeats, waits and `close` are also tested.
+    The two methods that every backend has are tested first directly, and then end to end by forming rounds. If the
+    backend is a `RosterBackend`, its entries, heartbeats, waits and `close` are also tested.
 
     Attributes:
         largest: size in bytes of the largest state to test (300,000).
         lease: seconds within which the store must drop the entry of a node that sends no heartbeats, for backends that
             show no heartbeats (20).
         at_once: seconds allowed for calls that should return immediately, even on a slow machine (10).
-        pushed: seconds within which a waiting client must be notified of a change (1).
+        pushed: seconds within which a client that waits must be notified of a change (1).
     """

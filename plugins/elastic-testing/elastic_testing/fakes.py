@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 class FakeClock:
     """See `clock.Clock`. The clock starts at instant 0. `epoch` is the timestamp at that instant, in seconds since 1970
-    (1,700,000,000)."""
+    (default: 1,700,000,000)."""
 
     def __init__(self, epoch: float = 1_700_000_000.0) -> None:
         self._epoch = epoch
@@ -38,7 +38,7 @@ class FakeClock:
 
     def advance(self, seconds: Duration) -> Instant:
         """Advance the clock, and return the new instant. Raises ValueError if `seconds` is negative, because a
-        monotonic clock never goes back."""
+        monotonic clock never goes backward."""
         if seconds < 0:
             raise ValueError(f"a monotonic clock cannot go back by {-seconds} s")
         self._elapsed += seconds
@@ -124,8 +124,8 @@ class SharedMemory:
         rosters: a counter that is incremented whenever an entry is added, removed or changed.
         vacant: the result of `RosterBackend.vacant` (false).
         leases: whether to simulate a store that drops the entries of failed nodes (false). The test itself drops an
-            entry with `drop`. Such a store shows no heartbeat counters, and a node learns at its next heartbeat that
-            its entry was dropped.
+            entry by calling `drop`. Such a store shows no heartbeat counters, and a node learns with its next heartbeat
+            that its entry was dropped.
         changed: a condition that is notified of every change.
     """
 

@@ -37,7 +37,7 @@ Question = Literal["alive", "ready", "status"]
 
 _TIMEOUT = 30.0
 _LONG = 30.0
-_PORTS = range(10_000, 28_000)  # outside the ephemeral range, so that the kernel gives none to another program
+_PORTS = range(10_000, 28_000)  # outside the ephemeral range, so that the kernel gives none of them to another program
 
 
 class HealthContract:
@@ -54,9 +54,9 @@ class HealthContract:
     at_once: ClassVar[float] = 10.0
 
     def ask(self, server: HealthCheckServer, port: int, what: Question) -> Probe:
-        """Query the endpoint as its users do. For `alive` and `ready`, returns the result and its reason. For `status`,
-        returns true and the whole response as text. Raises OSError if the endpoint does not respond within 10
-        seconds."""
+        """Query the endpoint in the same way as its users. For `alive` and `ready`, returns the result and its reason.
+        For `status`, returns true and the whole response as a string. Raises OSError if the endpoint does not respond
+        within 10 seconds."""
         raise NotImplementedError
 
     def test_healthy_agent_is_alive_and_ready(self, make: Make) -> None:

@@ -1,6 +1,6 @@
-"""Functions that create installed components as the agent does: they look up the entry point, parse the options, and
-fill in defaults, so that contracts test the components that users get. Each function raises PluginError if no installed
-plugin provides the name, and ConfigurationError if an option is invalid."""
+"""Functions that create installed components in the same way as the agent: they look up the entry point, parse the
+options, and fill in defaults. Contracts therefore test the components that users get. Each function raises PluginError
+if no installed plugin provides the name, and ConfigurationError if an option is invalid."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def installed_health_endpoint(
 
 
 def installed_backend(name: str, endpoint: str, run_id: str, **options: Any) -> RendezvousBackend:
-    """Open the backend of this name with its record's `open_backend`, as `elastic status` and `elastic drain` do.
-    Raises TypeError if the record has no `open_backend`."""
+    """Open the backend of this name with its record's `open_backend`, in the same way as `elastic status` and `elastic
+    drain`. Raises TypeError if the record has no `open_backend`."""
     record, _ = _chosen(RendezvousBackendRecord, name, options)
     if record.open_backend is None:
         raise TypeError(f"the record of {name!r} has no open_backend")

@@ -39,7 +39,7 @@ class Machine:
     Args:
         space: the name of its network namespace.
         address: its address on the bridge.
-        link: the name of the network device at the bridge's end of its link.
+        link: the name of the network device at that end of the machine's link that is attached to the bridge.
     """
 
     space: str
@@ -53,7 +53,7 @@ class Machine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables that make agents and workers use its link."""
+        """Environment variables that make agents and workers use the machine's link."""
         return {"GLOO_SOCKET_IFNAME": "eth0", "ELASTIC_LOCAL_ADDR": self.address}
 
     def pids(self) -> list[int]:
@@ -70,7 +70,7 @@ class Machine:
         return bool(self.run("ss", "-Hltn", f"sport = :{port}"))
 
     def cut(self) -> None:
-        """Cut its link silently: no connection is closed or reset."""
+        """Cut the machine's link silently, so that no connection is closed or reset."""
         _ip("link", "set", self.link, "down")
 
     def mend(self) -> None:
@@ -99,7 +99,7 @@ class Machine:
 
     def disorders(self, one_in: int) -> None:
         """Send one in `one_in` outgoing packets through a 64 kbit/s queue, so that later packets overtake it, and
-        duplicate one in 20. If `one_in` is 0, do neither. Requires Debian's nftables."""
+        duplicate one packet in 20. If `one_in` is 0, do neither. Requires Debian's nftables."""
         self.shape(*("htb", "default", "1") if one_in else ())
         self._filter("output", [])
         if one_in:
@@ -120,12 +120,13 @@ class Machine:
             subprocess.run([*self.through, "nft", "-f", "-"], check=True, capture_output=True, input=table.encode())
 
     def names(self) -> tuple[str, str]:
-        """Return the content of its hosts file and the address of its name server: the arguments for `name`."""
+        """Return the content of the machine's hosts file and the address of its name server, which are the arguments of
+        `name`."""
         return self._etc("hosts").read_text(), self._etc("resolv.conf").read_text().split()[1]
 
     def name(self, hosts: str, resolver: str) -> None:
-        """Set the content of its hosts file and the address of its name server. The change also affects running
-        processes."""
+        """Set the content of the machine's hosts file and the address of its name server. The change also affects
+        running processes."""
         self._etc("hosts").write_text(hosts)
         self._etc("resolv.conf").write_text(f"nameserver {resolver}\n")
 

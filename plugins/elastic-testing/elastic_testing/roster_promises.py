@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CLOCK = SystemClock()
 _MOMENT: Duration = 0.1
 _NODES = 8
-_PUSHES = 5  # notifications that are timed; the test checks their median
+_PUSHES = 5  # the number of notifications that are timed; the test checks the median of the times
 _TURNS = 60
 _THOUGHT: Duration = 0.005  # the longest pause before a turn, in seconds
 _WAITS, _FEW = 6, 2  # number of waits, and how many of them may return too early
@@ -243,7 +243,8 @@ class RosterPromises(Clients):
                 )
 
     def test_state_change_during_wait_setup_is_seen(self, backend: Any) -> None:
-        """Two clients take turns, so that writes coincide with the start of the other client's wait."""
+        """Two clients take turns, so that each client's writes coincide with the beginning of the other client's
+        wait."""
         with self._nodes(backend, 1) as (other,):
             written(backend, b"0", None)
 
@@ -278,7 +279,7 @@ class RosterPromises(Clients):
             together([partial(play, backend, 0), partial(play, other, 1)])
 
     def test_waits_last_without_changes(self, backend: Any) -> None:
-        """Occasional false notifications are allowed, because each costs only one read."""
+        """Occasional false notifications are allowed, because each of them costs only one read."""
         _has_rosters(backend)
         token = written(backend, b"1", None)
         backend.roster()
@@ -389,7 +390,7 @@ class RosterPromises(Clients):
 
     @staticmethod
     def _changed(backend: RosterBackend, token: Any) -> bool:
-        """Wait as the core's threads do: wait again after a false notification."""
+        """Wait in the same way as the core's threads, which wait again after a false notification."""
         until = later(_CLOCK.now(), LONG)
         while _CLOCK.now() < until:
             if backend.wait_for_state(token, LONG):

@@ -198,7 +198,7 @@ class StarterContract:
 
 
 def _candidates(hosts: Sequence[str], ranked: int = 0) -> list[Candidate]:
-    """Return candidates in their default order. The first `ranked` of them were in the last round."""
+    """Return candidates in their default order. The first `ranked` candidates were in the last round."""
     return [
         Candidate(Node(f"{host}:{number}", host, local_world_size=1 + number % 3), number if number < ranked else None)
         for number, host in enumerate(hosts)
@@ -306,9 +306,9 @@ class HealthCheckContract:
 
 
 class NoticeContract:
-    """See `NoticeRecord`. For pytest: inherit from this class, and define three fixtures, which are functions. `source`
-    starts the source with a given `pause`. `announce` lets the source find that this node must leave, and `withdraw`
-    undoes that. In these tests, `pause` does not wait."""
+    """See `NoticeRecord`. To use it with pytest, inherit from this class and define three fixtures, each of which
+    returns a function. `source` starts the source with the `pause` that is passed to it. `announce` makes the source
+    find that this node must leave, and `withdraw` undoes this. In these tests, `pause` does not wait."""
 
     def test_notice_is_announced_and_withdrawn(
         self, source: Callable[[Pause], Notices], announce: Callable[[], object], withdraw: Callable[[], object]

@@ -23,9 +23,9 @@ T = TypeVar("T")
 _CLOCK = SystemClock()
 _PAUSE = 0.05
 _WRITERS = 4
-_TO_COUNT = 15  # increments by each writer
+_TO_COUNT = 15  # the number of increments by each writer
 _CANDIDATES = 6
-_MOST_REFUSALS = 10_000  # limit for each writer; each refusal should mean that another write succeeded
+_MOST_REFUSALS = 10_000  # per writer; each refusal should mean that another write succeeded
 
 
 def written(backend: RendezvousBackend, state: bytes, token: Token | None) -> Token:
@@ -39,7 +39,8 @@ def written(backend: RendezvousBackend, state: bytes, token: Token | None) -> To
 
 
 def _refused(backend: RendezvousBackend, state: bytes, token: Token | None) -> None:
-    """Try to write the state. The write must fail. If `set_state` returns anything, it must be the stored state."""
+    """Try to write the state. The write must fail. If `set_state` returns a result, the result must contain the stored
+    state."""
     before = backend.get_state()
     answer = backend.set_state(state, token)
     assert backend.get_state() == before, "a write with an old token changed the state"
@@ -72,8 +73,8 @@ class Clients:
     """The methods that a plugin's test class defines for its backend."""
 
     def peer(self, backend: Any) -> Any:
-        """Return another client of the same job, like that of another node. The contract closes the client if it has a
-        `close` method."""
+        """Return another client of the same job, as if it belonged to another node. The contract closes the client if
+        it has a `close` method."""
         raise NotImplementedError("the test class must define peer(backend), which returns another client of the job")
 
     def other_job(self, backend: Any) -> Any:
@@ -81,8 +82,8 @@ class Clients:
         raise unittest.SkipTest("the test class does not define other_job")
 
     def lose(self, backend: Any) -> None:
-        """Stop the store for good, as if its machine had failed. After that, calls to `backend` only have to report the
-        loss in time."""
+        """Stop the store for good, as if its machine had failed. After that, calls to `backend` are only required to
+        report the loss in time."""
         raise unittest.SkipTest("the test class does not define lose")
 
     def forget(self, backend: Any) -> None:
@@ -194,8 +195,8 @@ class StatePromises(Clients):
             _refused(backend, b"invalid", token)
 
     def test_rewritten_state_gets_new_token(self, backend: Any) -> None:
-        """The ABA problem: a client that read A before B and then A were written must not be able to write. Comparing
-        only the bytes would allow it."""
+        """The ABA problem: if a client has read A, and then B and again A are written, that client must not be able to
+        write. A backend that compares only the bytes would allow the write."""
         with self.peers(backend, 1) as (sleeper,):
             token = written(backend, b"A", None)
             old = sleeper.get_state()[1]
@@ -237,7 +238,8 @@ class StatePromises(Clients):
         assert backend.get_state()[0] == b"10"
 
     def test_one_of_concurrent_writes_wins(self, backend: Any) -> None:
-        """In each turn, all clients know the same state: none in the first turn, and later the last one written."""
+        """In each turn, all clients know the same state: no state in the first turn, and later the one that was last
+        written."""
         with self.peers(backend, _CANDIDATES) as peers:
             for turn in range(10):
                 found = [peer.get_state() for peer in peers]
@@ -286,7 +288,8 @@ class StatePromises(Clients):
             together(calls)
 
     def test_calls_from_different_threads_work(self, backend: Any) -> None:
-        """The core's threads share a backend. If it has only the two methods, they never call it concurrently."""
+        """The core's threads share a backend. If the backend has only the two methods, the threads never call it
+        concurrently."""
         token: Token = None
         for number in range(6):
             token = Background(partial(written, backend, b"%d" % number, token)).result()

@@ -33,8 +33,8 @@ class StoreContract:
         extended: whether the store also has `append`, `multi_get` and `multi_set` (true).
         tells_deletion: whether the result of `delete_key` shows if the key existed (true).
         add_wakes: whether `add` wakes clients that are waiting for its key (true).
-        patience: timeout in seconds for waits for keys that will be set (60). A wait that takes more than half of it
-            fails the test, because the client was evidently not woken.
+        patience: timeout in seconds for waits for keys that will be set (60). If a wait takes more than half of this
+            time, the test fails, because the client was evidently not woken.
     """
 
     errors: ClassVar[tuple[type[Exception], ...]] = (RuntimeError, TimeoutError)
@@ -44,8 +44,8 @@ class StoreContract:
     patience: ClassVar[float] = 60.0
 
     def peer(self, store: Any) -> Any:
-        """Return another client of the same store, like that of another process. The default is `store` itself, which
-        is then used from another thread."""
+        """Return another client of the same store, as if it belonged to another process. The default is `store` itself,
+        which the tests then use from another thread."""
         return store
 
     def test_values_are_bytes(self, store: Any) -> None:
@@ -233,7 +233,8 @@ class StoreContract:
         assert set(together(calls)) == {store.get("k")}
 
     def test_compare_set_loses_no_increment(self, store: Any) -> None:
-        """Each client writes its name with the number, to distinguish its own writes from the other clients'."""
+        """Each client writes its name together with the number, to distinguish its own writes from those of the other
+        clients."""
 
         def count(client: Any, name: str) -> None:
             for _ in range(10):
@@ -313,7 +314,7 @@ class StoreContract:
 
     @staticmethod
     def _not_yet(call: Background[Any]) -> None:
-        """Check that the call blocks. A correct store never fails here, even if it is slow."""
+        """Check that the call blocks. A correct store never fails this check, even if it is slow."""
         assert not call.over(0.1), "the call returned instead of waiting"
 
     def _gives_up(self, call: Callable[[], object]) -> None:

@@ -41,7 +41,7 @@ class StoreModel(NamedTuple):
         leases: whether the store drops the entries of nodes that send no heartbeats, and therefore shows no heartbeat
             counters. The `World` drops these entries.
         fenced: whether the store refuses outdated operations: writes of the state with an old token, and announcements
-            older than the last one. It is false only to plant a defect.
+            older than the last one. It is set to false only to plant a defect.
         last: the number of the last announcement of each key.
     """
 
@@ -114,7 +114,7 @@ class StoreModel(NamedTuple):
         return self._replace(writes=self.writes + 1, rows=(), lead=0, rosters=self.rosters + 1)
 
     def forgotten(self) -> StoreModel:
-        """Return the store after it has lost its data, as when its host restarts."""
+        """Return the store after it has lost its data, as happens when its host restarts."""
         return StoreModel(None, self.writes + 1, (), 0, self.rosters + 1, self.leases, self.fenced)
 
     def beats(self, key: str) -> int | None:

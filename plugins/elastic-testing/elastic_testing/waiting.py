@@ -1,5 +1,5 @@
-"""Helpers for tests of blocking calls and of conditions that become true later. All waits are bounded, so a test fails
-instead of hanging."""
+"""Helpers for tests of blocking calls and of conditions that become true later. All waits have time limits, so that a
+test fails instead of hanging."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PAUSE: Duration = 0.01
 
 
 class Background(Generic[T]):
-    """A call in a separate daemon thread, started immediately.
+    """A call in a separate daemon thread. The call starts immediately.
 
     Args:
         function: a function without arguments.
@@ -95,8 +95,8 @@ def together(calls: Sequence[Callable[[], T]]) -> list[T]:
 
 
 def raised(function: Callable[[], object]) -> Exception | None:
-    """Call the function, and return the error that it raises, or None. An AssertionError is raised, not returned. The
-    same error reports a call that hangs."""
+    """Call the function, and return the error that it raises, or None. An AssertionError is raised and not returned. If
+    the call hangs, an AssertionError reports this as well."""
     try:
         Background(function, LONG).result()
     except AssertionError:

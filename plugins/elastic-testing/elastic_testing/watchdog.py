@@ -46,15 +46,15 @@ def say_held_up(): say(','.join(held_up))
 
 
 def _last(after: float) -> str:
-    """Return the end of a script: a block with a final timer. By the time that this timer is reported, all earlier
-    expiries have been reported."""
+    """Return the end of a script, which is a block with a final timer. By the time that this timer is reported, all
+    earlier expiries have been reported."""
     return f"\nwith expires({after}, 'last'): wait()\n"
 
 
 def _wrong(reported: list[str], held_up: str) -> list[str]:
-    """Return the scopes that were reported although the worker left their blocks immediately. On a stalled machine, a
-    worker may be delayed in a block. Such a block may be reported, and the worker prints its scope (see `leave` and
-    `say_held_up`)."""
+    """Return the scopes that were reported although the worker left their blocks immediately. If the machine stalls, a
+    worker may be delayed in a block. It is correct to report such a block, and the worker prints the block's scope (see
+    `leave` and `say_held_up`)."""
     return [scope for scope in reported if scope not in held_up.split(",")]
 
 
@@ -211,7 +211,8 @@ class Rounds(LifeCycle):
             yield workers
 
     def test_round_started_returns_quickly(self, watchdog: Watchdog, tmp_path: Path) -> None:
-        """`round_started` must return quickly for workers with and without logs, for exited workers, and for none."""
+        """`round_started` must return quickly for workers with and without logs, for workers that have exited, and if
+        there are no workers."""
         _started(watchdog)
         with subprocess.Popen([sys.executable, "-c", ""]) as ended:
             pass
@@ -226,7 +227,7 @@ class Rounds(LifeCycle):
         with self.round(watchdog, tmp_path, self.works, self.hangs) as (_, hanging):
             assert log.pids(1, self.told_in) == [hanging.pid]
             (expiry,) = log.expiries()
-            assert expiry.reason, "without a reason, it would be reported as an expired timer"
+            assert expiry.reason, "without a reason, the hang would be reported as an expired timer"
             assert expiry.late >= 0
 
     def test_hung_worker_is_reported_once_per_round(self, watchdog: Watchdog, tmp_path: Path) -> None:
@@ -353,8 +354,8 @@ with expires(60, 'step'):
             assert _wrong(log.scopes(), held_up) == []
 
     def test_worker_continues_after_watchdog_stops(self, watchdog: Watchdog) -> None:
-        """After the watchdog has stopped, a worker can still leave its block, and the next block raises an error in
-        bounded time."""
+        """After the watchdog has stopped, a worker can still leave its block, and the next block raises an error within
+        a limited time."""
         log = _with_timers(watchdog)
         script = """
 with expires(60, 'first'): say('in'); wait()

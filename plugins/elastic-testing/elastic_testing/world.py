@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.effects import Operation
     from elastic_core.rendezvous.settings import RendezvousSettings
 
-_MOST_STEPS = 2000  # steps of one node at one instant; more means an endless loop
+_MOST_STEPS = 2000  # steps that one node may take at one instant; more of them mean an endless loop
 _FAR = 1e9
 
 
@@ -95,7 +95,7 @@ class WorldNode:
         return self.phase in (Phase.WANTS, Phase.RUNS, Phase.STOPS, Phase.DONE)
 
     def join(self, now: Instant) -> None:
-        """Join the next round."""
+        """Ask for the next round."""
         self.phase = Phase.WANTS
         self.machine.begin(now)
         suspects = {seat.key for seat in self.machine.suspects(64)}
@@ -284,7 +284,7 @@ class World:
         before, self._leases = self._leases, {}
         for key, row in self.store.rows:
             known = before.get(key)
-            heard = row.number, row.beats  # an announcement after the lease has expired starts a new one
+            heard = row.number, row.beats  # an announcement after the lease has expired starts a new lease
             since = known[1] if known is not None and known[0] == heard else now
             self._leases[key] = (heard, since)
             if now - since >= ttl:
@@ -377,7 +377,8 @@ class World:
                 node.due = now
 
     def _part_workers(self) -> None:
-        """Fail the workers of nodes that cannot reach each other, as real workers fail after losing a peer."""
+        """Make the workers of nodes that cannot reach each other fail, as real workers do after they have lost a
+        peer."""
         for node in self._acting():
             peers = [n for n in self.nodes.values() if n.works_in == node.works_in and n.key in node.unreachable]
             if node.works_in and peers and node.phase is Phase.RUNS and node.machine.verdict(self.clock.now()) is None:
@@ -399,7 +400,8 @@ class World:
 
     @property
     def ending(self) -> bool:
-        """Whether a member of the last round has succeeded, even if it has since left. If so, no node may join."""
+        """Whether a member of the last round has succeeded, even if it has left in the meantime. If so, no node may
+        join."""
         state = self.state
         entries = [row.entry for key, row in self.store.rows if state.seated(key)]
         return bool(state.done) or any(entry.done and entry.done == state.round for entry in entries)

@@ -1,4 +1,4 @@
-"""Injects faults into a campaign's job, with one method per kind.
+"""Injects faults into a campaign's job. There is one method for each kind of fault.
 
 Each method injects its fault immediately, and calls `end` when the fault is over. It returns the process ID of the
 target, 0 if the target is not a process, or None if there was no target.
@@ -30,8 +30,9 @@ WORKER_MEMORY = 64 * 2**20
 
 
 def meant(at: float, jumps: Sequence[Sequence[float]], first: float, last: float) -> float | None:
-    """Correct a timestamp that was taken between `first` and `last` by a clock that was wrong during `jumps` (start,
-    end, offset, all in seconds). Returns the timestamp unchanged if no correction fits, or None if several fit."""
+    """Correct a timestamp that was taken between `first` and `last` with a clock that was wrong during `jumps`. Each
+    jump is a tuple of start, end and offset, all in seconds. Returns the timestamp unchanged if no correction fits, and
+    None if several corrections fit."""
     could = [at - by for begun, over, by in jumps if begun <= at - by <= over]
     if first <= at <= last and not any(begun <= at <= over for begun, over, _ in jumps):
         could.append(at)
@@ -39,15 +40,15 @@ def meant(at: float, jumps: Sequence[Sequence[float]], first: float, last: float
 
 
 class Faults:
-    """Injects the faults of successive waves. `missed` is true if a fault of the current wave had no target."""
+    """Injects the faults of one wave after another. `missed` is true if a fault of the current wave had no target."""
 
     def __init__(self, stage: JobStage) -> None:
         self._stage = stage
         self._wave, self.missed, self._begun = -1, False, now()
         self._open: set[tuple[int, int]] = set()
-        self._names_of: dict[int, tuple[str, str]] = {}  # by place, from before the first fault: faults may overlap
+        self._names_of: dict[int, tuple[str, str]] = {}  # by place, from before the first fault, as faults may overlap
         self._files_of: dict[int, tuple[int, int]] = {}  # the same, by process
-        self._jumps: list[tuple[int, float, float, int]] = []  # of wall clocks: place, start, end, offset in s
+        self._jumps: list[tuple[int, float, float, int]] = []  # jumps of wall clocks: place, start, end, offset in s
 
     def begin(self, number: int, wave: FaultWave) -> None:
         """Schedule the faults of a wave."""

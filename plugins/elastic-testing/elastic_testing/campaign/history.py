@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Event = Mapping[str, Any]
 
 HARDLY_S = 0.05
-"""Seconds by which an effect may be recorded before its cause."""
+"""The number of seconds by which an effect may be recorded before its cause."""
 
 BACK_S = 0.5
 """Seconds within which a reconnected agent stops its workers, even on a busy machine."""
@@ -46,8 +46,8 @@ BACK_S = 0.5
 
 @dataclass
 class Worker:
-    """The life of one worker. Times are in seconds since boot, or None if unknown. `says` is true if the worker records
-    a SIGTERM."""
+    """The life of one worker. Times are in seconds since boot, or None if they are unknown. `says` is true if the
+    worker would record a SIGTERM."""
 
     pid: int
     node: str
@@ -63,8 +63,8 @@ class Worker:
 
 @dataclass
 class SeenRound:
-    """A round, identified by its store: its workers by rank, the time of each rank's first step, and the times of its
-    steps and checkpoints (`acts`)."""
+    """A round, which is identified by its store. The fields are its workers by rank, the time of each rank's first
+    step, and the times of its steps and checkpoints (`acts`)."""
 
     port: str
     workers: dict[int, Worker] = field(default_factory=dict)
@@ -179,8 +179,8 @@ class History:
         return sorted(found, key=lambda each: each.started)
 
     def under_way(self, event: Event) -> bool:
-        """Return whether a worker did this at the moment when an agent or a machine's link recovered. A pending step
-        may then complete before the agent can stop the worker."""
+        """Return whether a worker recorded this event at the moment at which an agent or a machine's link recovered. At
+        such a moment, a pending step may complete before the agent can stop the worker."""
         return any(-HARDLY_S < event["at"] - back < BACK_S for back in self._back)
 
     @cached_property

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FORM_S = 90.0
 FINISH_S = 60.0
 STEADY_S = 1.5
-"""Seconds within which a job takes a step, even on a busy machine."""
+"""The number of seconds within which a job takes a step, even on a busy machine."""
 
 
 class Job:
@@ -96,8 +96,9 @@ class Job:
         return True
 
     def _settled(self, over: float, least: float, linger_s: float) -> tuple[float, float] | None:
-        """Wait until all nodes train, then until `linger_s` has passed for delayed effects of the faults, then until
-        nodes train steadily and the store is ready. Returns the result of `_whole`, or None if time runs out."""
+        """Wait until all nodes train. Then wait for `linger_s` seconds, because effects of the faults may be delayed,
+        and after that until the nodes train steadily and the store is ready. Returns the result of `_whole`, or None if
+        time runs out."""
         deadline = over + linger_s + self._stage.setting.limit_s
         if not self._stage.until(lambda: self._whole(over, least) is not None, deadline - now()):
             return None

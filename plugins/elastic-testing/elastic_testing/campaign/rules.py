@@ -8,11 +8,11 @@ The rules:
   and restart count.
 - `cause`: the number of new rounds is within the limits set by the wave's faults. Members change only if a node may
   have been lost, and the loss of a node is not reported long after the node has left.
-- `counted once`: each failure is counted exactly once as a restart, and nothing else is.
+- `counted once`: each failure is counted exactly once as a restart, and nothing else is counted.
 - `healthy`: if no fault affects a worker or its agent, the worker gets SIGTERM before SIGKILL, unless the other nodes
   no longer wait for its node. No worker of an earlier round runs during the next one.
 - `checkpoint`: no step in a checkpoint is lost.
-- `same step`: workers that stop together do so at the same step, and no worker of their round takes this step.
+- `same step`: workers that stop together stop at the same step, and no worker of their round takes this step.
 - `recovery`: all nodes train again within the time limit.
 - `exit code`: an agent ends only because of a fault or at the end of the job, with the right exit code.
 - `right cause`: the loss of a node is not reported as a failure of the script.

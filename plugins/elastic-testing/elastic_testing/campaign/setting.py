@@ -43,14 +43,14 @@ class Setting:
         secret: the file for `--rdzv-secret-file`.
         flags: further flags for `elastic run` on all nodes.
         own: a function that returns further flags for the node at a place.
-        fixed: whether the minimum number of nodes equals the maximum. Otherwise, it is just over half of it (false).
+        fixed: whether the minimum number of nodes equals the maximum (false). If not, it is just over half the maximum.
         launcher: the command that starts an agent (`elastic run`).
         worker: the workers' command. It must write the events that `history` describes.
-        machines: simulated machines, first one per node and then any others. If there are none, all processes run on
-            the real machine.
+        machines: simulated machines: first one for each node, and then any others. If there are none, all processes run
+            on the real machine.
         servers: store processes, which are started before the nodes.
         have: available prerequisites of faults (see `FaultKind.needs`) that cannot be derived from the other settings.
-        ready: called before the next wave; returns whether the store has recovered.
+        ready: called before each further wave; returns whether the store has recovered.
         left: called at the end; returns a line for each item that remains in the store.
         environment: further environment variables for agents and commands.
         limit_s: seconds within which the job must recover (90).

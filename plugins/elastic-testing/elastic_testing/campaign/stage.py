@@ -1,7 +1,8 @@
 """Manages a campaign's job: agents, servers, their disks and clocks, and the event file.
 
-Agents are started as users would start them, each on a separate simulated machine if there are any. An agent that has
-exited is restarted, as a scheduler would do. Everything runs in one thread, which polls every `LOOK_S` seconds.
+Agents are started as users would start them. If there are simulated machines, each agent runs on a separate one. An
+agent that has exited is restarted, as a scheduler would do. Everything runs in one thread, which polls every `LOOK_S`
+seconds.
 """
 
 from __future__ import annotations
@@ -85,15 +86,16 @@ class Seen:
             return None
         if not all(pid in self._first for pid in pids.values()) or self._last[pids[0]] <= since:
             return None
-        if not all(map(lives, pids.values())):  # the last step may be that of a worker that has since died
+        if not all(map(lives, pids.values())):  # the last step may be that of a worker that has died in the meantime
             return None
         return self._last[pids[0]], max(self._first[pid] for pid in pids.values())
 
 
 @dataclass
 class Agent:
-    """A started agent. `said` is its log. Only the stage changes `expected` (the allowed exit codes), `lost` (it will
-    not be restarted automatically) and `over` (it has exited)."""
+    """An agent that was started. `said` is its log. `expected` holds the allowed exit codes, `lost` is true if the
+    agent will not be restarted automatically, and `over` is true if it has exited. Only the stage changes these three
+    fields."""
 
     name: str
     place: int
@@ -128,7 +130,7 @@ class JobStage:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._away: set[int] = set()
-        self._spoilt: list[int] = []  # places with unwritable disks, once per fault
+        self._spoilt: list[int] = []  # places with unwritable disks; each is listed once per fault
 
     def set_up(self) -> None:
         """Create disks and clocks, and start servers and agents."""
@@ -152,7 +154,7 @@ class JobStage:
 
     def tear_down(self) -> None:
         """End all processes, and record the items that were left behind."""
-        for agent in self._running:  # overdue: SIGABRT makes it write its stacks to the end of its log
+        for agent in self._running:  # the agent is overdue; SIGABRT makes it write its stacks to the end of its log
             agent.process.send_signal(signal.SIGABRT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 agent.process.wait(5.0)
@@ -372,7 +374,7 @@ class JobStage:
 
     def sets_clock(self, place: int, seconds: int) -> None:
         """Make the machine's wall clock wrong by this many seconds; 0 corrects it."""
-        with self._clock(place).open("r+b") as file:  # in place, because processes have the file mapped
+        with self._clock(place).open("r+b") as file:  # written in place, because processes have mapped the file
             file.write(struct.pack("=q", seconds))
 
     def finish(self, stay: str = "") -> None:
@@ -384,8 +386,8 @@ class JobStage:
         (self.folder / "finish").touch()
 
     def member(self, place: int) -> int | None:
-        """Return the process ID of an etcd member: a server, or a process started by the agent. Returns None if it is
-        not running."""
+        """Return the process ID of an etcd member, which is either a server or a process that the agent has started.
+        Returns None if the member is not running."""
         if not self.setting.servers:
             return self.helper(place, "/etcd --name")
         return self._servers[place].pid if self._servers[place].poll() is None else None
@@ -409,7 +411,7 @@ class JobStage:
             return None
         with contextlib.suppress(psutil.Error):
             found = psutil.Process(agent.process.pid).children(recursive=True)
-            for child in reversed(found):  # newest first, because a keeper's command line includes its child's
+            for child in reversed(found):  # newest first, because a keeper's command line includes that of its child
                 with contextlib.suppress(psutil.Error):
                     if words in " ".join(child.cmdline()):
                         return child.pid

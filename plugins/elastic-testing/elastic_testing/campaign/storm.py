@@ -21,7 +21,7 @@ ANY = (0.05, 60.0)
 """Minimum and maximum durations of faults in seconds. Durations are drawn from a log-uniform distribution."""
 
 AWAY = ("agent_stop", "link_cut", "one_way", "apart")
-"""Faults in which agents or machines are stopped or disconnected for a while and then continue."""
+"""Faults in which agents or machines are suspended or disconnected for a while, and then continue."""
 MEET_S = 15.0
 """Minimum number of seconds for which the workers of a round try to connect."""
 
@@ -35,10 +35,10 @@ class FaultKind:
         rounds: minimum and maximum number of new rounds. The minimum applies only if it is the wave's only fault.
         restarts: maximum number of counted failures, or the exact number if it is the wave's only fault.
         beside: maximum number of additional rounds if the wave has other faults.
-        lasts: minimum and maximum duration in seconds. After that, a lost node is replaced by a new agent.
+        lasts: minimum and maximum duration in seconds. After the fault, a lost node is replaced with a new agent.
         harmless_s: a fault that lasts no longer than this causes no round.
-        linger_s: seconds after its end within which its effects may still occur.
-        weight: relative probability. Faults that start agents are expensive, and therefore less likely.
+        linger_s: seconds after the fault's end within which its effects may still occur.
+        weight: relative probability. Faults that start agents are expensive, and therefore have a lower weight.
         loses: whether a node or its disk may be lost.
         needs: prerequisites, see `Setting.there`.
     """
@@ -134,7 +134,7 @@ class Fault:
 
     @property
     def harmless(self) -> bool:
-        """Whether it is too short to have an effect."""
+        """Whether the fault is too short to have an effect."""
         return self.lasts_s <= KINDS[self.kind].harmless_s
 
     @property
@@ -163,7 +163,7 @@ class FaultWave:
     @property
     def restarts(self) -> tuple[int, int]:
         """Minimum and maximum number of counted failures. Two workers that fail at the same time are one failure. If
-        nodes can reach the store but not each other, their round fails after the workers' connection timeout."""
+        nodes can reach the store but not each other, their round fails when the workers' connection timeout expires."""
         most = sum(KINDS[fault.kind].restarts for fault in self.faults)
         if len(self.faults) == 1:
             return most, most
@@ -230,8 +230,8 @@ def _fault(lot: random.Random, kind: str, places: int, members: int, most_s: flo
 
 def smaller(storm: Storm, fails: Callable[[Storm], bool]) -> Storm:
     """Reduce a failing storm to fewer faults by delta debugging (Zeller): remove halves, then smaller parts, and
-    finally single faults, as long as the rest still fails. `fails` runs a storm, repeatedly if necessary, and returns
-    whether it failed."""
+    finally single faults, as long as the remaining storm still fails. `fails` runs a storm, repeatedly if necessary,
+    and returns whether it failed."""
     faults = [(number, fault) for number, wave in enumerate(storm) for fault in wave.faults]
     quiet = [wave.quiet_s for wave in storm]
 

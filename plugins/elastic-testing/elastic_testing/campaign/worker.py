@@ -1,11 +1,11 @@
-"""The lightweight worker of a campaign: a standalone program with a training loop. It needs no torch, and logs its
+"""The lightweight worker of a campaign: a standalone program with a training loop. It does not need torch, and logs its
 actions.
 
 The ranks connect to the round's store (MASTER_ADDR, MASTER_PORT) with TCPStore's protocol. Rank 0 serves the store if
 the agent does not (TORCHELASTIC_USE_AGENT_STORE). A step is an all-reduce: every rank adds its bit, and all ranks see
 the sum. Rank 0 saves the number of the step to a file, which it replaces atomically, and all ranks resume from the last
-saved step. A worker that loses the store waits to be stopped. After `PATIENCE_S` seconds it fails, as a process group
-would.
+saved step. A worker that loses the store waits until it is stopped. If it is not stopped within `PATIENCE_S` seconds,
+it fails, as a process group would.
 
 These environment variables control the worker:
 
@@ -13,7 +13,7 @@ These environment variables control the worker:
 - `CAMPAIGN_FOLDER`: the folder with the checkpoint and the files `finish`, which makes all workers finish, and `stay`
   (see the function `stay`)
 - `CAMPAIGN_NODE`: the name of the node
-- `CAMPAIGN_STOPS_S`: how many seconds rank 0 takes to stop, after which it saves its step again
+- `CAMPAIGN_STOPS_S`: how many seconds rank 0 takes to stop; it then saves its step again
 - `CAMPAIGN_TOGETHER`: the folder that contains the package `elastic_core`; if it is set, ranks that are asked to stop
   all do so after the same step
 
@@ -260,11 +260,11 @@ def train(rank: int, world: int, folder: str) -> int:
 
 def main(train: Callable[[int, int, str], int] = train, says: bool = True) -> int:
     """Run a worker. `train` is called with the rank, the world size and the folder, and returns the exit code. `says`
-    is false for a worker that could not record SIGTERM in time because it waits in C++."""
+    is false for a worker that cannot record SIGTERM in time because it waits in C++."""
     signals: list[int] = []
 
     def end(signum: int, _: object) -> None:
-        """Behave like a worker that saves a checkpoint on SIGTERM and is then killed by it."""
+        """Behave like a worker that saves a checkpoint on SIGTERM and is then killed by the signal."""
         if not signals:
             signals.append(signum)
             tell("signal", signum=signum)
