@@ -125,7 +125,7 @@ class Retire:
 
 @dataclass(frozen=True)
 class RefreshRoster:
-    """Read the roster, as the leader does with every heartbeat."""
+    """Read the roster now. The leader also reads it with every heartbeat."""
 
 
 Request = ChangeState | Retire | RefreshRoster | HandOver

@@ -1,8 +1,9 @@
 """Leader election: which node runs `decide` for all nodes, as one node sees it. All functions are pure.
 
-Safety does not depend on having a single leader; a single leader only keeps the store quiet. The leader increments the
-leader counter with every heartbeat. The state determines the nodes' succession order. When the counter stops, the next
-node in that order takes the lead. Nodes further back wait longer, so that not all of them try at the same time.
+Safety does not depend on having a single leader; a single leader only limits the load on the store. The leader
+increments the leader counter with every heartbeat. The state determines the nodes' succession order. When the counter
+stops, the next node in that order takes the lead. Nodes further back in the order wait longer, so that the nodes do not
+all try at the same time.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ class Election:
 
     Args:
         leading: whether this node is the leader, as far as it knows.
-        older: roughly how many entries of waiting nodes are older than this node's.
+        older: the approximate number of waiting nodes' entries that are older than this node's entry.
         recount: whether `older` may be out of date.
         stepping_in: why this node is about to take the lead; empty if it is not.
         succession_read: whether this node, if it is about to take the lead, has read which nodes precede it.
         counter: the leader counter when it was last seen.
-        doubted: whether this node has counted `older` again during this silence.
+        doubted: whether this node has already decided to count `older` again during this silence.
         vacant_since: when the backend first reported that the leader had left.
         faults: how many times in a row this node's work as leader has failed.
         barred_until: when this node may lead again after it failed to do the leader's work.
@@ -74,7 +75,7 @@ class Election:
     barred_until: Instant | None = None
 
     def patience(self, place: int) -> Duration:
-        """Return after how many seconds of silence the node at this place takes the lead."""
+        """Return the number of seconds of silence after which the node at this place takes the lead."""
         return (1.0 + 0.25 * min(place - 1, 12)) * self.settings.failure_timeout
 
     def looks(self, place: int, beats: int) -> bool:

@@ -237,8 +237,8 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.ask(lambda node, now: node.state is not None and node.state.closed is not None)
 
     def set_closed(self) -> None:
-        """Close the job. Raises RendezvousConnectionError after a few seconds without an answer. Even then, the node
-        closes the job as soon as the store answers."""
+        """Close the job. Raises RendezvousConnectionError after a few seconds without an answer. Even after this error,
+        the node closes the job as soon as the store answers."""
         self.close("it was closed on request", succeeded=False)
 
     def close(self, reason: str, succeeded: bool) -> None:
@@ -257,8 +257,8 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.ask(lambda node, now: node.election.leading)
 
     def _carry_out(self, order: Callable[[Node], Request]) -> None:
-        """Give the node a request, and wait until the node has carried it out. Raises an error if the node cannot do
-        so."""
+        """Give the node a request, and wait until the node has carried it out. Raises an error if the node cannot carry
+        it out."""
         self._driver.start()
         if self._shut or not self._driver.carry_out(order, self._patience.answer):
             obstacle, outage, fault = self._driver.ask(
@@ -269,7 +269,7 @@ class DynamicRendezvousHandler(RoundHandler):
     def shutdown(self) -> bool:
         if not self._shut:
             self._shut = True
-            with contextlib.ExitStack() as ending:  # all steps, even if one fails
+            with contextlib.ExitStack() as ending:  # carry out all steps, even if one fails
                 ending.callback(self._stores.release)
                 ending.callback(self._lifeline.close)
                 ending.callback(self._stop_driver)
@@ -303,7 +303,7 @@ class DynamicRendezvousHandler(RoundHandler):
             return False
         try:
             self._driver.carry_out(lambda node: node.hand_over(patience), 2 * patience + self._patience.answer)
-        except RendezvousError as error:  # other nodes then react as if this one were lost
+        except RendezvousError as error:  # the other nodes will react as if this one were lost
             get_logger().warning("rendezvous fault", reason=f"could not hand over the store to another node: {error}")
         return not self._backend.hosts_store
 
@@ -389,7 +389,7 @@ def _in_order(policy: RankPolicy, candidates: Sequence[described.Candidate]) -> 
         found = list(policy(given))
         if sorted(map(id, found)) == sorted(map(id, given)):
             return found
-        reason = f"expected the same {len(given)} nodes in a new order, found {len(found)} nodes"
+        reason = f"it did not return the {len(given)} nodes that it was given (found: {len(found)} nodes)"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
         reason = f"it raised {type(error).__name__}: {error}"
     get_logger().warning("plugin failed", part="rank policy", reason=f"{reason}; the nodes keep their ranks")

@@ -3,7 +3,7 @@
 1. The host ends the epoch: in place of the next version of the state, it writes a marker with the keys of its heirs,
    the nodes that may take over. No version can follow, and all nodes that wait for one wake up.
 2. The first heir serves a new store, copies the newest state into it, and writes the new address into the old store. If
-   the first heir does not do so in time, the next heir does. Only one of them can write the address.
+   the first heir does not do this in time, the next heir does it. Only one of them can write the address.
 3. All nodes, including the old host, connect to the new store and announce themselves in its new epoch. Then the old
    host leaves.
 4. The new host leaves pointers at the endpoint, so that new nodes find the store. If an address there belongs to the

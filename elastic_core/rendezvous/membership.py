@@ -19,7 +19,7 @@ DRAINED = "this node was asked to leave (drain, stop)"
 
 
 class JoinStatus(enum.Enum):
-    """How far a node has come in joining the next round.
+    """The progress of a node that is joining the next round.
 
     MEMBER: the round has formed and includes the node. GATHERING: no round is running. WAITING: the running round will
     end to admit this node. SPARE: the running round is full. CLOSED, DRAINED, REFUSED: the node gets no round.

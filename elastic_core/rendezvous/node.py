@@ -86,10 +86,10 @@ class Node:
 
     Attributes:
         state, token: the state that was last read, and the token of its write; None before the first read.
-        registered: this node's entry in the store; None if there is none, as far as the node knows.
+        registered: this node's entry in the store; None if, as far as the node knows, it has no entry there.
         entry: the entry that should be in the store.
         lingers: whether the node hosts the store of a finished job while other nodes still use that store.
-        gathering: what the next round was waiting for when this node last looked; None if it has not looked.
+        gathering: what the next round was waiting for when this node last checked; None if it has not checked.
         fault: the last fault other than an outage; reset to None when the node has nothing left to do.
     """
 
@@ -415,8 +415,8 @@ class Node:
         self.connection = self.connection.failed(now, None, now)
 
     def _adopt_state(self, state: State, token: Token | None, now: Instant) -> None:
-        """Adopt the state in the store. The node then has to read the roster again, because a roster read before the
-        state may lack a node that announced itself in between."""
+        """Adopt the state in the store. Afterwards, the node has to read the roster again, because a roster that was
+        read before the state may lack a node that announced itself in between."""
         self._extend_join(now)
         before, self.state, self.token = self.state, state, token
         self._to_give_back, self.repair = None, Repair(self.settings)

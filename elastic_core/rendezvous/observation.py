@@ -187,7 +187,8 @@ class Observation:
         return counter.unchanged >= self.attempts - 1 and now - counter.since >= self.interval * self.attempts
 
     def age(self, key: str, now: Instant) -> Duration | None:
-        """Return how many seconds ago the observer first saw the counter's current value."""
+        """Return how many seconds ago the observer first saw the counter's current value, or None if there is no
+        counter."""
         counter = self.counters.get(key)
         return None if counter is None else now - counter.since
 

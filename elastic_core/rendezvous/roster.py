@@ -136,6 +136,7 @@ def natural(name: str) -> list[tuple[int, int, str]]:
 
 
 def _digits(part: str) -> tuple[int, int, str]:
-    """Return a sort key for a number of any size: its length without leading zeros, and then its digits."""
+    """Return a sort key for a number of any size. It consists of the number's length without leading zeros, and its
+    digits."""
     digits = part.lstrip("0")
     return 0, len(digits), digits

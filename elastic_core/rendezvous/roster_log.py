@@ -59,7 +59,7 @@ _OTHERS_KEPT = 4096  # slots of nodes with another secret; live nodes announce t
 _BEATS_PER_LOOK = 64
 _MOST_DIGITS = 18
 _LONGEST_KEY = 4096
-_MOST_UNREAD = 131_072  # slots; more cannot have been taken since the last look, even if the counter says so
+_MOST_UNREAD = 131_072  # slots; no more can have been taken since the last read, whatever the counter shows
 
 
 @dataclass(frozen=True)

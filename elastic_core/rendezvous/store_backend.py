@@ -250,8 +250,8 @@ class StoreBackend(RosterBackend):
         self._connector.close()
 
     def _counted_lead(self, store: Store, key: str, amount: int) -> int:
-        """Add to the leader counter, and return its new value. If something else has written to it, a leader resets it,
-        because only changes matter."""
+        """Add to the leader counter, and return its new value. If something else has written to it, a leader resets it.
+        This is harmless, because nodes only check whether the counter changes."""
         try:
             return add(store, key, amount)
         except RendezvousStateError:
@@ -279,7 +279,7 @@ class StoreBackend(RosterBackend):
         self, store: Store, operation: Callable[[Store, _Epoch], T], takes_part: bool, trail: dict[str, bool]
     ) -> T:
         """Perform the operation in the current epoch. If the nodes have to leave that epoch, first begin a new one.
-        Raises StoreMoved if the store is now elsewhere."""
+        Raises StoreMoved if the store has moved to another address."""
         assert self._epoch is not None  # `_current_epoch` was called when the connection was made
         if self._observes and takes_part:
             self._observes, self._epoch = False, None
@@ -318,7 +318,7 @@ class StoreBackend(RosterBackend):
             trail.update((place, True) for place in trail if self._mover.connected_to(place))
             found, circles = f"no store answers at {where}", trail.get(where, True)
         except RendezvousConnectionError as error:
-            found, circles = str(error), self._connector.hosts  # the host of the store would know
+            found, circles = str(error), self._connector.hosts  # the store's host would know where it is
         if self._has_ended(store, epoch) or (not self._observes and (circles or self._is_left(store, epoch))):
             return ""
         raise RendezvousConnectionError(f"the rendezvous store has moved: {found}")

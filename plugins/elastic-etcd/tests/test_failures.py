@@ -97,7 +97,7 @@ FAULTS = [
         "server there is not etcd",
     ),
     ("UNAVAILABLE", CONNECT + "(Trying to connect an http1.x server (HTTP status 400))", "server there is not etcd"),
-    ("UNAVAILABLE", "etcdserver: no leader", "more than half of its members"),
+    ("UNAVAILABLE", "etcdserver: no leader", "more than half of the cluster's members"),
     ("UNIMPLEMENTED", "unknown service", "server there is not etcd"),
     ("DEADLINE_EXCEEDED", "Deadline Exceeded", "did not answer in time"),
     ("INTERNAL", "something new", "something new (INTERNAL)"),

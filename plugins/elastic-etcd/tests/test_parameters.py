@@ -147,7 +147,7 @@ def test_password_off_loopback_requires_tls_or_an_opt_in(host):
     found = problems(f"127.0.0.1,{host}", user="me", password="secret")
     shown = f"[{host}]:2379" if ":" in host else f"{host}:2379"
     assert f"insecure_password: expected TLS to {shown}, found plain text" in found
-    assert "others could read the password" in found
+    assert "let others read the password" in found
     assert "secret" not in found
     assert read(f"https://{host}", user="me", password="secret").security
     for word in ("true", True):
