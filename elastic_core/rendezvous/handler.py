@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.model import State
 
 _PROBE: Duration = 2.0  # seconds that another node has to answer a probe
-_PROBE_AGAIN: Duration = 30.0  # between probes by a node that cannot reach members of the round
+_PROBE_AGAIN: Duration = 30.0  # seconds between probes by a node that cannot reach members of the round
 _MOST_PROBED = 64
-_SEEING_NODES = 64  # with more nodes, a waiting node does not read the roster for every `progress`
+_SEEING_NODES = 64  # with more nodes, a waiting node does not read the roster in every `progress`
 
 
 class DynamicRendezvousHandler(RoundHandler):

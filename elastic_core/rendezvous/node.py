@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 _IDLE: Duration = 5.0  # the longest rest for a node that wants nothing
 _HEARD: Duration = 0.5  # how long a node waits for the leader to write its report, per place in the succession order
 _MOST_PLACES = 4
-_ATTEMPTS = 3  # refused writes after which a leaving node no longer tries to write its own departure
+_ATTEMPTS = 3  # the number of refused writes after which a leaving node stops trying to write its own departure
 _AFTER: Duration = 0.01  # requests are retried slightly later than everything else, so as not to block it
 
 
@@ -96,15 +96,15 @@ class Node:
     def __init__(self, entry: Entry, settings: RendezvousSettings) -> None:
         self.key = entry.key
         self.settings = settings
-        # The state, whether it may have changed, and what to write back into a store that has lost it.
+        # The state, whether it may have changed, and the state to write back into a store that has lost it.
         self.state: State | None = None
         self.token: Token | None = None
         self._state_stale = True
         self._to_give_back: tuple[State, Token | None] | None = None
         self._give_back_at = LONG_AGO
         self.repair = Repair(settings)
-        # This node's entry: the one that should be stored (if it registers), the one that is stored, and the one that
-        # was stored before an outage.
+        # Three versions of this node's entry: the one that should be stored (if the node registers), the one that is
+        # stored, and the one that was stored before an outage.
         self.entry = entry
         self._registers = False
         self.registered: Entry | None = None
@@ -114,7 +114,7 @@ class Node:
         self._reports = 0
         self._beat_at = LONG_AGO
         self._beats = 0
-        # The other nodes, and what follows from what this node sees of them.
+        # What this node sees of the other nodes, and the conclusions that it draws.
         self.seen = Observation.of(settings)
         self._roster_stale = True
         self._enough: tuple[RoundId, Instant] | None = None
@@ -201,7 +201,7 @@ class Node:
         self._retire()
 
     def fail(self, failures: Mapping[int, ProcessFailure]) -> None:
-        """Report failed workers of this node."""
+        """Report that workers of this node have failed."""
         shown = tuple(bounded(failure) for failure in failures.values())
         self._reports += 1
         report = Report(self.key, self.entry.node, shown, is_certain(failures), self._reports)
@@ -216,8 +216,8 @@ class Node:
 
     def leave(self, reason: str) -> Request:
         """Leave the job for good, and stop joining. The node's entry stays in the store for as long as the node's
-        workers may be running, because other nodes wait for the workers to stop. Returns a request that is settled once
-        other nodes can learn of the departure."""
+        workers may be running, because other nodes wait for the workers to stop. Returns a request that is settled as
+        soon as other nodes can learn of the departure."""
         request = self._depart(reason)
         return request if self.membership.running else self._retire()
 
@@ -309,7 +309,7 @@ class Node:
         self.connection = self.connection.answered(asked, now)
         if away:
             self._expect_all_back(now)
-            if self._enough is not None:  # members could not rejoin in the meantime, so they get that time again
+            if self._enough is not None:  # members could not rejoin in the meantime, so they get the same time again
                 self._enough = (self._enough[0], later(self._enough[1], now - (silent or now)))
         if self._asked_for != "work":
             self._answers = True
@@ -364,14 +364,15 @@ class Node:
             self._settle(error)
 
     def _log_fault(self, error: Exception) -> None:
-        if type(error) is not type(self.fault) and not isinstance(error, ConfigurationError):  # this ends the join
+        if type(error) is not type(self.fault) and not isinstance(error, ConfigurationError):  # which ends the join
             trace = None if isinstance(error, ElasticError) else error
             self._note("warning", "rendezvous fault", trace, reason=f"{type(error).__name__}: {error}")
         self.fault = error
 
     def _on_state_read(self, found: State | Unreadable | None, token: Token | None, now: Instant) -> None:
         """Process a state that was read. If it is older than the state that this node knows, the store has lost data,
-        perhaps because its host was restarted. The first node that notices writes back the state that it knows."""
+        perhaps because the store's host was restarted. The first node that notices this writes back the state that it
+        knows."""
         if self.state is not None and token == self.token:
             return
         if isinstance(found, Unreadable):
@@ -553,7 +554,7 @@ class Node:
             self._stored_before = in_its_round
 
     def _has_lost_data(self, now: Instant) -> None:
-        """Check with the next heartbeat whether the store has also lost this node's entry."""
+        """Send the next heartbeat now, to find out whether the store has also lost this node's entry."""
         self._expect_all_back(now)
         self._beat_at = now
 
@@ -566,8 +567,8 @@ class Node:
             self.seen = self.seen.all_back_by(later(now, self.settings.failure_timeout))
 
     def _extend_join(self, now: Instant) -> None:
-        """Restart the join timeout if the node is waiting for a round to end, because the timeout only limits
-        gathering."""
+        """Restart the join timeout if the node is waiting for a round to end, because the timeout applies only to the
+        time during which the next round is forming."""
         if self._waits:
             join_by = later(now, self.settings.timeout.join.total_seconds())
             self.membership = replace(self.membership, join_by=join_by)
@@ -917,8 +918,8 @@ class Node:
     def stop_by(self, now: Instant, grace: Duration) -> Instant | None:
         """Return when the last round's workers must have ended, or None if there is no limit. If this node has been cut
         off for too long, other nodes may continue without it, so its workers get half a heartbeat interval. They get no
-        time if the node has been declared lost or a round has formed without it. There is no limit if the node is
-        leaving, because other nodes wait until its entry is withdrawn, or if the whole job has ended."""
+        time if the node has been declared lost or a round has formed without it. There is no limit if the whole job has
+        ended. There is also none if the node is leaving, because other nodes wait until its entry is withdrawn."""
         state, member = self.state or State(), self.membership
         if state.closed:
             return None
@@ -934,7 +935,8 @@ class Node:
         return notes
 
     def pop_settled(self) -> tuple[tuple[Request, Exception | None], ...]:
-        """Return the requests settled since the last call, each with the error if it failed."""
+        """Return the requests that were settled since the last call, each with the error, or with None if the request
+        succeeded."""
         settled, self._settled = self._settled, ()
         return settled
 

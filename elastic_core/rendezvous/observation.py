@@ -165,8 +165,8 @@ class Observation:
     def overdue_by_log(self, first: Collection[str], between: Collection[str], now: Instant) -> Observation:
         """Consider the nodes that come `first` in succession order late until they send another heartbeat, because they
         would lead if they were alive. The nodes `between` them and the observer may be about to lead, so they are late
-        only after a few more reads. A node whose counter has changed recently is not considered late: it may be alive
-        and not lead because it was cut off."""
+        only after a few more reads. A node whose counter has changed recently is not considered late, because it may be
+        alive and not lead only because it was cut off."""
         since = Instant(now - self.interval * self.attempts)
         looks = {**dict.fromkeys(between, self.attempts - 1 - DOUBTS), **dict.fromkeys(first, self.attempts - 1)}
         late = {
