@@ -208,7 +208,7 @@ def test_lost_answer_is_reported_as_possibly_applied(servers, client_of, prefix)
     client = client_of(server.endpoint, timeout=5)
     client.read(prefix)
     server.stop()
-    with pytest.raises(EtcdUnreachable, match="It may have taken effect") as caught:
+    with pytest.raises(EtcdUnreachable, match="The write may have taken effect") as caught:
         client.transact(Transaction([absent(prefix)], [Put(prefix, b"mine")]))
     assert caught.value.landed
     server.cont()
