@@ -123,7 +123,7 @@ REFUSED = [
     ),
     Refusal(
         "--rdzv-backend=etcd-v2 --rdzv-endpoint=host --rdzv-conf=ssl_cert=c.pem worker.py",
-        "expected certificate and private key, found ssl_cert(_key)? alone",
+        "expected a certificate and its private key, found only ssl_cert(_key)?",
         "even if one file holds both",
     ),
     Refusal(

@@ -75,7 +75,7 @@ def test_problems_are_reported_together_by_given_name():
     problems = str(caught.value)
     assert "--rdzv-endpoint" in problems
     assert "ftp" in problems
-    assert "--rdzv-conf: key: expected certificate and private key, found cert alone" in problems
+    assert "--rdzv-conf: key: expected a certificate and its private key, found only cert" in problems
     assert "ssl_cert" not in problems
     assert "--rdzv-conf: timeout: expected a number of seconds > 0, found 'soon'" in problems
     assert "last_call_timeout: expected a number of seconds >= 0, found -1" in problems

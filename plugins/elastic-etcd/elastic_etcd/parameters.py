@@ -1,7 +1,7 @@
 """Reads the client's endpoint and options, and reports all problems together.
 
-The only input that it reads is the password, which may be in a file or an environment variable. The variable is removed
-from this process's environment, so that no process that is started later inherits it.
+Apart from its arguments, it reads only the password, which may be in a file or an environment variable. The variable is
+removed from this process's environment, so that no process that is started later inherits it.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class _Reading:
         ca_cert, cert, key = map(self._given, _CERTIFICATES)
         if (cert is None) != (key is None):
             alone, missing = ("ssl_cert", "ssl_cert_key") if cert else ("ssl_cert_key", "ssl_cert")
-            self._wrong(missing, f"expected certificate and private key, found {alone} alone; set both or neither")
+            self._wrong(missing, f"expected a certificate and its private key, found only {alone}; set both or neither")
         protocol = (self._given("protocol") or "").lower()
         if protocol not in ("", "http", "https"):
             self._wrong("protocol", f"expected http or https, found {protocol!r}")
@@ -194,7 +194,7 @@ class _Reading:
         written = self._given("prefix", PREFIX)
         prefix: str = written.strip("/")
         if not prefix or not prefix.isprintable():
-            self._wrong("prefix", f"expected a printable prefix of keys, such as elastic, found {written!r}")
+            self._wrong("prefix", f"expected a printable key prefix, such as elastic, found {written!r}")
         return prefix
 
     def _wrong(self, name: str, message: str) -> None:

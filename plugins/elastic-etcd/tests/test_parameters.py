@@ -198,7 +198,7 @@ def test_all_problems_are_reported_together():
     ("options", "problem"),
     [
         ({"protocol": "https", "endpoint": "http://a"}, "protocol: expected http as in the endpoints, found https"),
-        ({"ssl_cert_key": "key.pem"}, "ssl_cert: expected certificate and private key, found ssl_cert_key alone"),
+        ({"ssl_cert_key": "key.pem"}, "ssl_cert: expected a certificate and its private key, found only ssl_cert_key"),
         ({"password": "x"}, "user: a password requires a user"),
         ({"password_env": "X"}, "user: a password requires a user"),
         ({"user": "me", "password_env": "X"}, "set the variable X"),

@@ -59,7 +59,9 @@ class Security:
     def _unreadable(self) -> Iterator[Problem]:
         if bool(self.cert) != bool(self.key):
             absent, given = ("key", "cert") if self.cert else ("cert", "key")
-            yield Problem(absent, f"expected certificate and private key, found {given} alone; set both or neither")
+            yield Problem(
+                absent, f"expected a certificate and its private key, found only {given}; set both or neither"
+            )
         for name, path in (("ca_cert", self.ca_cert), ("cert", self.cert), ("key", self.key)):
             try:
                 _content(path)
