@@ -149,8 +149,8 @@ def test_mismatched_private_key_is_refused(certificates):
 
 
 def test_certificate_and_key_require_each_other(certificates):
-    assert "found cert alone" in refused(Security(cert=certificates.client_cert))["key"]
-    assert "found key alone" in refused(Security(key=certificates.client_key))["cert"]
+    assert "found only cert" in refused(Security(cert=certificates.client_cert))["key"]
+    assert "found only key" in refused(Security(key=certificates.client_key))["cert"]
 
 
 def test_call_with_unreadable_file_names_it(secure):
