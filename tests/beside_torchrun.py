@@ -50,7 +50,7 @@ class Refusal:
 REFUSED = [
     Refusal("--stand worker.py", "unknown flag", "Flags must be written out"),
     Refusal("-mr3 worker", "unknown flag", "short ones given separately"),
-    Refusal("--rdzv-conf=colour=red worker.py", "unknown option", "It is an error that names the nearest known option"),
+    Refusal("--rdzv-conf=colour=red worker.py", "unknown option", "An unknown option is an error, and the message names the nearest known option"),
     Refusal("--rdzv-conf=ssl_cert=c.pem worker.py", "unknown option", "except for TLS options"),
     Refusal(
         "--rdzv-backend=static --master-port=0 worker.py",
@@ -80,7 +80,7 @@ REFUSED = [
     Refusal(
         "--standalone --nnodes=2 worker.py",
         "--standalone and --nnodes=2:2 are mutually exclusive",
-        "becomes 1, and `2` is an error",
+        "is treated as 1, and `--nnodes 2` is an error",
     ),
     Refusal(
         "--rdzv-backend=static --nnodes=1:2 worker.py",
@@ -111,7 +111,7 @@ REFUSED = [
     Refusal(
         "--rdzv-backend=static --node-rank=0 --rdzv-conf=rank=1 worker.py",
         "rank: expected|contradicts --node-rank",
-        "both must agree",
+        "they must agree",
     ),
     Refusal("--rdzv-id= worker.py", "expected a non-empty string", "An empty value is an error"),
     Refusal("--log-dir= worker.py", "expected a path, found ''", "An empty value is an error"),
@@ -129,7 +129,7 @@ REFUSED = [
     Refusal(
         "--rdzv-backend=c10d --rdzv-conf=store_type=file worker.py",
         "requires the path of a file that all nodes share",
-        "the endpoint must be given: a path",
+        "requires an endpoint, which is the path of the file",
     ),
     Refusal(
         "--rdzv-backend=etcd-v2 --nnodes=2 --rdzv-id=job worker.py",

@@ -34,7 +34,7 @@ def not_named(theirs: Theirs, ours: Ours) -> bool:
 
 
 DIFFERENT = [
-    Difference("nodes", lambda theirs, ours: theirs.args.standalone, "`--nnodes 1:4` becomes 1"),
+    Difference("nodes", lambda theirs, ours: theirs.args.standalone, "`--nnodes 1:4` is treated as 1"),
     Difference("where", lambda theirs, ours: theirs.args.standalone and in_a_file(theirs), "neither torch nor a store"),
     Difference(
         "where",

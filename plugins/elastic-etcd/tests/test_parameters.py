@@ -209,7 +209,7 @@ def test_all_problems_are_reported_together():
         ({"read_timeout": 0}, "read_timeout: expected a number of seconds > 0, found 0"),
         ({"read_timeout": "inf"}, "read_timeout: expected a number of seconds > 0, found 'inf'"),
         ({"lease_ttl": -1}, "lease_ttl: expected a number of seconds >= 2, found -1"),
-        ({"prefix": "a\nb"}, r"prefix: expected a printable prefix of keys, such as elastic, found 'a\nb'"),
+        ({"prefix": "a\nb"}, r"prefix: expected a printable key prefix, such as elastic, found 'a\nb'"),
     ],
 )
 def test_invalid_option_is_reported_by_name(options, problem):
