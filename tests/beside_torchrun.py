@@ -50,7 +50,11 @@ class Refusal:
 REFUSED = [
     Refusal("--stand worker.py", "unknown flag", "Flags must be written out"),
     Refusal("-mr3 worker", "unknown flag", "short ones given separately"),
-    Refusal("--rdzv-conf=colour=red worker.py", "unknown option", "An unknown option is an error, and the message names the nearest known option"),
+    Refusal(
+        "--rdzv-conf=colour=red worker.py",
+        "unknown option",
+        "An unknown option is an error, and the message names the nearest known option",
+    ),
     Refusal("--rdzv-conf=ssl_cert=c.pem worker.py", "unknown option", "except for TLS options"),
     Refusal(
         "--rdzv-backend=static --master-port=0 worker.py",
