@@ -65,13 +65,13 @@ def stopped(step: int) -> None:
 def stop_deadline() -> Duration | None:
     """Return how many seconds (0 or more) are left until this worker is killed, or None if it has not been asked to
     stop."""
-    page = _page or _open_page()
+    page = _page or mapped(STOP_FILE, _SIZE)
     return max(_until(page) - _CLOCK.now(), 0.0) if page[_ASKED] else None
 
 
 def stop_reason() -> str:
     """Return why this worker was asked to stop, or an empty string if it was not."""
-    page = _page or _open_page()
+    page = _page or mapped(STOP_FILE, _SIZE)
     return page[_REASON:_SIZE].rstrip(b"\0").decode(errors="replace") if page[_ASKED] else ""
 
 

@@ -141,8 +141,8 @@ class SimpleElasticAgent(ElasticAgent):
         method."""
         departure = None
         if notice is not None:
-            now = self._clock.now()
-            until = None if notice.at is None else later(now, notice.at - self._clock.timestamp())
+            now, left = self._clock.now(), None if notice.at is None else notice.at - self._clock.timestamp()
+            until = None if left is None or left <= 0 else later(now, left)
             due = now if until is None else later(until, -self._stop_timeout())
             departure = Departure(due, until, notice.reason)
         self._events.noticed(source, departure)

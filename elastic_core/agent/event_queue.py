@@ -62,6 +62,7 @@ class EventQueue:
         self._waiting = False
         self._waited_at = clock.timestamp()
         self._asked_at: Instant | None = None
+        self._arrived: dict[str, Departure | None] = {}
         self._notices: dict[str, Departure] = {}
         self._expired: list[Expiry] = []
         self.signals: list[signal.Signals] = []
@@ -81,7 +82,11 @@ class EventQueue:
     def noticed(self, source: str, departure: Departure | None) -> None:
         """Record a notice from this source. It replaces the source's previous notice, and None withdraws that
         notice."""
-        self._put(partial(self._take_notice, source, departure))
+        with self._lock:
+            is_first = not self._arrived
+            self._arrived[source] = departure  # only the latest one matters, however many a source sends
+        if is_first:
+            self._put(self._take_notices)
 
     def expired(self, expiry: Expiry) -> None:
         """Record a hung worker that a watchdog has found."""
@@ -152,7 +157,7 @@ class EventQueue:
                 pass
         except BlockingIOError:
             pass
-        while self._events:
+        for _ in range(len(self._events)):  # not those that arrive in the meantime, which may never end
             self._events.popleft()()
         due = self._next_due()
         if due is not None and due <= self._clock.now():
@@ -171,6 +176,12 @@ class EventQueue:
     def _next_due(self) -> Instant | None:
         """Return when the next notice is due. After a request to leave, notices are ignored."""
         return min((notice.due for notice in self._notices.values()), default=None) if self.request is None else None
+
+    def _take_notices(self) -> None:
+        with self._lock:
+            arrived, self._arrived = self._arrived, {}
+        for source, departure in arrived.items():
+            self._take_notice(source, departure)
 
     def _take_notice(self, source: str, departure: Departure | None) -> None:
         before = self._notices.pop(source, None)

@@ -66,9 +66,7 @@ class ProcessAgent(SimpleElasticAgent):
         self._table: HangTable | None = None
         self._processes = processes
         self._kill_timeout = kill_timeout
-        self._group_stop = GroupStop(
-            processes, self._events, self._clock, kill_timeout, self._link.stop_by, self._exited
-        )
+        self._group_stop = GroupStop(processes, self._events, self._clock, kill_timeout, self._stop_by, self._exited)
         self._node, self._host = node, host
         self._contribute = contribute
 
@@ -127,6 +125,15 @@ class ProcessAgent(SimpleElasticAgent):
         ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
         status = [ranks[rank] for rank in saved], [ranks[rank] for rank in unsaved]
         self._reporter.saving(group.round, step, until, *status)
+
+    def _stop_by(self) -> Instant | None:
+        """Return when the workers that are being stopped must be gone at the latest. If a notice takes effect during a
+        stop, notify the other nodes now, because this node may not outlive the stop."""
+        limit, departure = self._link.stop_by(), self._events.departure
+        if departure is None:
+            return limit
+        self._announce_leave(departure.reason)
+        return min((one for one in (limit, departure.until) if one is not None), default=None)
 
     def _stop_timeout(self) -> Duration:
         return self._shutdown_timeout + self._kill_timeout

@@ -153,7 +153,7 @@ class GroupStop:
         log = get_logger()
         running = self._processes.running()
         if running:
-            log.info("stopping workers", local_ranks=running, signal=signum.name, grace=grace)
+            log.info("stopping workers", local_ranks=running, signal=signum.name, grace=round(grace, 3))
         else:
             commands = [f"{process.pid} {process.command}" for process in left]
             log.warning("leftover processes", reason="the workers ended and left these behind", processes=commands)

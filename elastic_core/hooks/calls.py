@@ -159,16 +159,20 @@ def watching_notices(
             notices = attributed(item, kind_of(NoticeRecord)).factory(contexts.of(item.source), pause)
             name = item.record.name
             threading.Thread(
-                target=_pass_on, args=(notices, name, receive), name=f"notices-{name}", daemon=True
+                target=_pass_on, args=(notices, name, receive, over), name=f"notices-{name}", daemon=True
             ).start()
         yield
     finally:
         over.set()
 
 
-def _pass_on(notices: Notices, name: str, receive: Callable[[str, Notice | None], object]) -> None:
+def _pass_on(
+    notices: Notices, name: str, receive: Callable[[str, Notice | None], object], over: threading.Event
+) -> None:
     try:
         for notice in notices:
+            if over.is_set():
+                return
             if not (notice is None or isinstance(notice, Notice)):
                 raise InvalidPlugin(f"expected a Notice or None, found {notice!r}")
             receive(name, notice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,11 +17,21 @@ class Notice:
 
     Args:
         reason: why the node must leave, in a few words for users.
-        at: the time, in seconds since the epoch. If it is None, the node leaves immediately.
+        at: the time, in seconds since the epoch. If it is None or in the past, the node leaves immediately, and its
+            workers get their full time to stop.
+
+    Raises:
+        ValueError: the reason is empty, or the time is not a finite number.
     """
 
     reason: str
     at: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.reason, str) or not self.reason.strip():
+            raise ValueError(f"expected a reason for the notice, found {self.reason!r}")
+        if self.at is not None and not (isinstance(self.at, (int, float)) and math.isfinite(self.at)):
+            raise ValueError(f"expected the time of the notice in seconds since the epoch, found {self.at!r}")
 
 
 Pause = Callable[["Duration"], bool]

@@ -205,11 +205,30 @@ def test_workers_save_before_a_notice_takes_effect(make_node, at):
         workers.steps = {0: 3, 1: 5}
         node.agent.receive_notice("cloud", Notice("reclaimed", None if at is None else SystemClock().timestamp() + at))
 
-    node = make_node(workers=FakeWorkers(begin, reluctant=[1] if at == -5.0 else []), shutdown_timeout=3600)
+    node = make_node(workers=FakeWorkers(begin), shutdown_timeout=3600)
     with pytest.raises(PreemptedError, match="reclaimed"):
         node.run()
     assert node.workers.stops == [6]
     assert [fact.reason for fact in node.observer.phases][-2:] == ["reclaimed", "reclaimed"]
+
+
+def test_notice_during_a_restart_limits_the_stop_and_is_announced(make):
+    def begin(plan, workers):
+        workers.steps = {0: 3, 1: 5}
+        node.handler.give(Verdict(Outcome.RESTART, "b joined"))
+        node.agent.receive_notice("cloud", Notice("reclaimed", SystemClock().timestamp() + 1.0))
+
+    node = make(begin, ignore_signals=[0, 1], shutdown_timeout=3600)
+    with pytest.raises(PreemptedError, match="reclaimed"):
+        node.run()
+    assert signal.SIGKILL in node.workers.signals
+    assert [call[1] for call in node.handler.calls if call[0] == "leave"][:1] == ["reclaimed"]
+
+
+@pytest.mark.parametrize(("reason", "at"), [("", None), (" ", 5.0), (None, None), ("a", float("nan")), ("a", "soon")])
+def test_invalid_notice_is_refused(reason, at):
+    with pytest.raises(ValueError, match="notice"):
+        Notice(reason, at)
 
 
 def test_withdrawn_notice_does_not_stop_the_workers(make_node):

@@ -320,6 +320,27 @@ def test_first_signal_after_a_notice_is_not_urgent(make_queue):
     assert queue.urged
 
 
+def test_flood_of_notices_does_not_keep_a_signal_waiting(make_queue):
+    clock = FakeClock()
+    queue, over = make_queue(clock), threading.Event()
+
+    def flood():
+        number = 0
+        while not over.is_set():
+            number += 1
+            queue.noticed("cloud", departure(clock, 1e6, f"reason {number}"))
+
+    source = threading.Thread(target=flood)
+    source.start()
+    try:
+        queue.signalled(TERM)
+        queue.wait((), clock.now())
+        assert queue.request is TERM
+    finally:
+        over.set()
+        source.join()
+
+
 def test_notice_after_a_signal_is_ignored(make_queue):
     clock = FakeClock()
     queue = make_queue(clock)

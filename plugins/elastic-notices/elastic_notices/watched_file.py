@@ -41,11 +41,11 @@ def watch_file(context: Context, pause: Pause) -> Notices:
 def decode(text: str, now: float) -> Notice:
     """Decode a file's text. The first line may contain a time, and the rest is the reason."""
     first, _, rest = text.partition("\n")
+    default = "the notice file exists"
     try:
-        at = parse_time(first.strip())
-    except ValueError:
-        at, rest = None, text
-    return make_notice(clean_reason(rest, "the notice file exists"), at, now)
+        return make_notice(clean_reason(rest, default), parse_time(first.strip()), now)
+    except ValueError:  # it is not a time, or not a plausible one
+        return make_notice(clean_reason(text, default), None, now)
 
 
 def read_settled(path: str, pause: Pause, clock: Clock) -> Content | None:
