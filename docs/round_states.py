@@ -25,7 +25,7 @@ _MEANING = {
     "running": "a round is running",
     "over": "the last round has ended; its workers are being stopped, and nodes are joining the next round",
     "succeeded": "closed: all members' workers have succeeded",
-    "failed": "closed on request, or after a failure if no restart was left or a restart could not help",
+    "failed": "closed on request, or after a failure when no restarts were left or a restart would not have helped",
 }
 _MEMORY = "the store loses its data, and a node restores it"
 _KNOWS = "the store has lost its data, and a node knows that the job has closed"

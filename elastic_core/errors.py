@@ -36,7 +36,7 @@ class ExitCode(enum.IntEnum):
 
 EXIT_CODE_MEANING: dict[ExitCode, str] = {
     ExitCode.SUCCESS: "all workers succeeded; other commands: the command succeeded",
-    ExitCode.WORKER_FAILED: "user code failed, and no restart was left, or a restart would not have helped",
+    ExitCode.WORKER_FAILED: "user code failed, and no restarts were left or a restart would not have helped",
     ExitCode.BAD_CONFIGURATION: (
         "a flag, variable, file or plugin is invalid or not available on this machine; doctor: a run would fail"
     ),

@@ -147,10 +147,10 @@ class elastic_launch:  # noqa: N801 - torch's name
 
     Args:
         config: what to launch.
-        entrypoint: a function (picklable unless the start method is fork) or a command.
+        entrypoint: a function (picklable unless the start method is `fork`) or a command.
 
     Raises:
-        ChildFailedError: workers failed, and no restart was left or could help.
+        ChildFailedError: workers failed, and no restarts were left or a restart would not have helped.
         SignalException: the program received one of the signals to handle and has stopped the workers.
         ConfigurationError, RendezvousError, UnkillableWorkersError.
     """

@@ -388,7 +388,7 @@ class Settings:
         None,
         parse_names,
         "plugins",
-        "distributions whose plugins may load, in addition to the core's; by default all that are installed",
+        "distributions whose plugins may be loaded in addition to the built-in ones (default: all installed)",
         "NAME,..",
         torchrun=False,
     )
