@@ -252,7 +252,7 @@ def exchange_introductions(store: Store, rank: int, world_size: int, own: Introd
     store's own timeout for a key has passed.
 
     Raises:
-        RendezvousTimeoutError: a member has not introduced itself in time.
+        RendezvousTimeoutError: a member did not introduce itself in time.
         RendezvousConnectionError: the store cannot be reached.
         RendezvousStateError: a member's introduction cannot be read.
     """
@@ -267,7 +267,7 @@ def _read(store: Store, rank: int) -> Introduction:
     try:
         raw = store.get(_KEY.format(rank=rank))
     except TimeoutError as error:
-        raise RendezvousTimeoutError(f"the node with rank {rank} has not introduced itself in time: {error}") from error
+        raise RendezvousTimeoutError(f"the node with rank {rank} did not introduce itself in time: {error}") from error
     except Exception as error:
         message = f"the introduction of the node with rank {rank} cannot be read from the round's store: {error}"
         raise RendezvousConnectionError(message) from error

@@ -43,7 +43,7 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
         finally:
             os.close(found)
     except OSError as error:
-        raise ValueError(f"expected a file with a secret, found {shown}: {error.strerror}") from None
+        raise ValueError(f"cannot read the secret file {shown}: {error.strerror}") from None
     if len(content) > MOST_BYTES:
         raise ValueError(f"expected a secret of at most {MOST_BYTES} bytes, but {shown} is larger; use another file")
     if not (secret := content.rstrip(b"\r\n")):
@@ -75,7 +75,7 @@ def _find(path: Path) -> int:
             else:
                 os.close(at)
                 at = found
-        raise ValueError(f"there are more than {_MOST_STEPS} folders and links on the path to {path}")
+        raise ValueError(f"cannot open {path}: its path leads through more than {_MOST_STEPS} folders and links")
     except BaseException:
         os.close(at)
         raise

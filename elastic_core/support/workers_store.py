@@ -257,4 +257,6 @@ def _need_files() -> None:
                 files.callback(os.close, os.open(os.devnull, os.O_RDONLY))
         except OSError as error:
             expected = f"this process cannot open {_FILES} files for the workers' store: {error.strerror}"
-            raise ConfigurationError(Problem("ulimit -n", f"{expected}; raise it where the agent starts")) from error
+            raise ConfigurationError(
+                Problem("ulimit -n", f"{expected}; raise it in the shell or service that starts the agent")
+            ) from error

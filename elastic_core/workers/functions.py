@@ -101,7 +101,7 @@ def _not_pickled(error: Exception) -> ConfigurationError:
         Problem(
             "entry point",
             f"the function or its arguments cannot be pickled: {error}; define the function at "
-            "the top level of a module, or use the start method fork",
+            "the top level of a module, or use the 'fork' start method",
         )
     )
 
@@ -131,7 +131,7 @@ def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch:
 
 
 class _Shared:
-    """Assigns an index to each descriptor for `multiprocessing` while a process is being pickled."""
+    """Assigns an index to each descriptor that `multiprocessing` duplicates while it pickles a process."""
 
     DupFd = _DupFd
 

@@ -319,16 +319,16 @@ def cannot_run(program: str, error: OSError) -> ConfigurationError:
 
 
 def cannot_start(error: OSError, workers: int) -> ConfigurationError:
-    """Return the error for an OSError that was raised while `workers` workers were being started."""
+    """Return the error to raise when starting `workers` workers has failed with an OSError."""
     if error.errno is None and "path too long" in str(error):  # multiprocessing's fork server cannot listen
         why = f"the path of the temporary folder {tempfile.gettempdir()} is too long for a Unix socket"
-        return ConfigurationError(Problem("TMPDIR", f"{why}; choose a shorter one, or use the start method spawn"))
+        return ConfigurationError(Problem("TMPDIR", f"{why}; choose a shorter one, or use the 'spawn' start method"))
     return _cannot(error, "--nproc-per-node", f"start {workers} workers")
 
 
 def cannot_look(error: OSError) -> ConfigurationError:
-    """Return the error for an OSError raised while the agent was finding out which of the workers' processes are
-    running."""
+    """Return the error to raise when finding out which of the workers' processes are running has failed with an
+    OSError."""
     return _cannot(error, "/proc", "see which of the workers' processes are running")
 
 

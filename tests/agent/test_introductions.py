@@ -39,7 +39,7 @@ def test_single_node_uses_no_store():
 
 
 def test_silent_node_times_out_naming_its_rank():
-    with pytest.raises(RendezvousTimeoutError, match="the node with rank 1 has not introduced itself"):
+    with pytest.raises(RendezvousTimeoutError, match="the node with rank 1 did not introduce itself"):
         exchange_introductions(MemoryStore(timedelta(seconds=0.01)), 0, 2, NODES[0])
 
 

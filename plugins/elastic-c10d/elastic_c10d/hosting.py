@@ -251,8 +251,8 @@ class HostElection:
         self._end()
         if self._is_host:
             raise RendezvousConnectionError(
-                f"this node must host the store (is_host), but {self._endpoint} leads to another store; use an "
-                "endpoint with an address of this machine, or remove is_host"
+                f"this node must host the store (is_host), but another store answers at {self._endpoint}; "
+                "set the endpoint to an address of this machine, or remove is_host"
             )
         self._is_host = False
         return False

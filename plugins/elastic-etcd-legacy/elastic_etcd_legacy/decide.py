@@ -26,7 +26,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait for a change to the keys, but no longer than `until` (None: no limit)."""
+    """Wait for the keys to change, but only until `until` (None: no limit)."""
 
     reason: str
     until: Instant | None = None

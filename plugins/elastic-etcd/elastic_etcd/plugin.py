@@ -42,7 +42,10 @@ SERVING = (
     Option("serve", bool, False, "run an etcd member on each host in --rdzv-endpoint"),
     Option("serve_peer_port", int, None, "peer port of these members; defaults to each client port plus 1", least=1),
     Option(
-        "serve_folder", str, None, "folder for the members' data, such as /dev/shm; defaults to the temporary folder"
+        "serve_folder",
+        str,
+        None,
+        "folder in which members store their data, for example /dev/shm; defaults to the system's temporary folder",
     ),
 )
 ETCD = (

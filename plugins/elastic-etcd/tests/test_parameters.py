@@ -203,7 +203,7 @@ def test_all_problems_are_reported_together():
         ({"password_env": "X"}, "user: a password requires a user"),
         ({"user": "me", "password_env": "X"}, "set the variable X"),
         ({"password_file": "/x"}, "user: a password requires a user"),
-        ({"user": "me", "password_file": "/nonexistent"}, "password_file: expected a file with a secret, found"),
+        ({"user": "me", "password_file": "/nonexistent"}, "password_file: cannot read the secret file"),
         ({"user": "me", "password": "x", "password_env": "X"}, "password_env: password is also set"),
         ({"user": "me", "password": "x", "insecure_password": "perhaps"}, "insecure_password: expected true or false"),
         ({"read_timeout": 0}, "read_timeout: expected a number of seconds > 0, found 0"),

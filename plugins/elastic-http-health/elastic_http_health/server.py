@@ -87,7 +87,7 @@ class HttpHealthServer(HealthCheckServer):
             get_logger().warning("health endpoint exposed", endpoint="http", reason=reason)
 
     def stop(self) -> None:
-        """Stop the server. This takes only a limited time, because no callback in the loop takes long."""
+        """Stop the server. Returns promptly, because no callback in the loop blocks for long."""
         self._stopping.close()
 
     def drop(self) -> None:

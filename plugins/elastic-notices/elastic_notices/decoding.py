@@ -72,7 +72,7 @@ def parse_object(text: str) -> dict[str, object]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        raise ValueError("the answer is not valid JSON") from None
+        raise ValueError("the response is not valid JSON") from None
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, found {type(value).__name__}")
     return value

@@ -87,7 +87,7 @@ class Web:
         try:
             body = response.read(MOST_BYTES)
             if response.read(1):  # it also raises if the body is shorter than announced
-                raise OSError(f"the answer of {self._where} is longer than {MOST_BYTES} bytes")
+                raise OSError(f"the response from {self._where} is longer than {MOST_BYTES} bytes")
         finally:
             response.close()
         return Answer(response.status, body.decode(), response.headers)
