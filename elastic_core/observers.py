@@ -40,8 +40,8 @@ class CombinedObserver:
 
 
 class History:
-    """The history of one run, for the result file and the final report. It contains all facts in order, except those
-    about worker exits and phases. `stops` contains the last status of each stop before which the workers could save."""
+    """The history of one run, for the result file and the final report. It contains all facts, in order, except worker
+    exits and phases. For each stop before which the workers had time to save, `stops` contains the last status."""
 
     def __init__(self) -> None:
         self.rounds: list[RoundFormed] = []

@@ -177,7 +177,7 @@ def _binding(settings: Settings, local_world_size: int, visible: str | None) -> 
 
 
 def why_unbound(machine: Machine, local_rank: int, workers: int) -> str:
-    """Return the reason, for messages, why a worker cannot be bound to this machine's CPUs."""
+    """Return the reason why a worker cannot be bound to this machine's CPUs, for use in messages."""
     if not machine.cpus:
         return "the kernel does not report the NUMA layout of the CPUs"
     node = machine.node_of(local_rank, workers)

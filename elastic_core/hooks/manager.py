@@ -131,7 +131,7 @@ class PluginManager:
             builtins: modules of the core to load even if no entry point names them.
             entry_points: entry points to use instead of the installed ones. Entry points in other groups are ignored.
             reserved: names that plugins must not use for the options that they add.
-            allowed: the distributions whose plugins may be loaded, in addition to the core's.
+            allowed: the distributions whose plugins may be loaded in addition to the built-in ones.
         """
         points, failures = installed_entry_points() if entry_points is None else (list(entry_points), [])
         plugins = with_builtins(candidates(points, GROUP), builtins)

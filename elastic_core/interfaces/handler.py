@@ -361,9 +361,9 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def leave(self, reason: str, timeout: Duration) -> bool:
-        """Announce that this node is leaving. The other nodes form a round without it as soon as its workers have
-        stopped, which `shutdown` announces. Blocks for at most `timeout` seconds. Returns whether the announcement has
-        been written to the store. The rendezvous stays open."""
+        """Announce that this node is leaving, and return whether the announcement has been written to the store. Blocks
+        for at most `timeout` seconds. The other nodes form a round without this node once `shutdown` has announced that
+        its workers have stopped. The rendezvous stays open."""
 
     @abc.abstractmethod
     def progress(self) -> str:

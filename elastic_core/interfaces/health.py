@@ -161,7 +161,7 @@ class Recovery:
 
 @dataclass(frozen=True)
 class StopStatus:
-    """The progress of this node's workers while they save, all after the same step, before they are stopped.
+    """Which of this node's workers have saved before a stop. All workers save after the same step.
 
     Args:
         round: the number of the workers' round.

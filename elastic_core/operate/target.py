@@ -75,6 +75,6 @@ def opened(params: RendezvousParameters, manager: PluginManager) -> Iterator[tup
 
 
 def named_backends(manager: PluginManager, is_able: Callable[[RendezvousBackendRecord], bool]) -> str:
-    """Return the names of the installed backends for which `is_able` is true, for messages."""
+    """Return the names of the installed backends that satisfy `is_able`, separated by commas, for use in messages."""
     names = [item.record.name for item in manager.records(RendezvousBackendRecord) if is_able(item.record)]
     return ", ".join(names) or "none"
