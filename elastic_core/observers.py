@@ -41,7 +41,7 @@ class CombinedObserver:
 
 class History:
     """The history of one run, for the result file and the final report. It contains all facts, in order, except worker
-    exits and phases. For each stop before which the workers had time to save, `stops` contains the last status."""
+    exits and phases. For each stop that gave the workers time to save, `stops` contains its last status."""
 
     def __init__(self) -> None:
         self.rounds: list[RoundFormed] = []

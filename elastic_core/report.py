@@ -29,8 +29,8 @@ _OTHERS = 16  # a thousand workers may fail because of one peer, and it is enoug
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Return the error's exit code, 128 + n for signal n, or INTERNAL_ERROR for an error that is not one of
-    elastic-core's."""
+    """Return the error's exit code, 128 + n for signal n, or INTERNAL_ERROR for an error that elastic-core does not
+    define."""
     if isinstance(error, SignalException):
         return 128 + int(error.sigval)
     if isinstance(error, KeyboardInterrupt):

@@ -40,7 +40,7 @@ class HangPolicy:
     Args:
         timeout: seconds without progress; greater than 0.
         warmup: the number of seconds after the start of the workers during which no worker is considered hung.
-        progress: the signs of progress to look for, out of those in `WORDS`.
+        progress: the signs of progress to look for, a subset of `WORDS`.
     """
 
     timeout: Duration

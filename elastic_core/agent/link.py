@@ -218,7 +218,7 @@ class Polling:
 
 class Introduction(NamedTuple):
     """A node's introduction to its peers: the role and number of its workers, the number of restarts that it knows of,
-    the number that it would give to the round, the node's name, and the name of its host."""
+    the round number that it proposes, the node's name, and the name of its host."""
 
     role: str
     local_world_size: int

@@ -205,7 +205,7 @@ def _stop(seen: Observation) -> tuple[Order, ...]:
 
 
 def _after_round(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
-    """Decide what to do after this node's round is over. The event that ended the round is recorded as the cause, not a
+    """Decide what to do after this node's round is over. The recorded cause is the event that ended the round, not a
     local failure."""
     orders, cause = (*_stop(seen), Order.JOIN), _cause_of(verdict)
     may_save = _workers_may_save(verdict)

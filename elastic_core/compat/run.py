@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         ChildFailedError: the workers failed for good.
 
-    Other errors are those of `elastic_core.launch.elastic_launch`.
+    Also raises the other errors of `elastic_core.launch.elastic_launch`.
     """
     _run(_words(args))
 

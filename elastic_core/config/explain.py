@@ -76,8 +76,8 @@ def as_text(
     not_used: Collection[str] = (),
     starter: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the reading as a table that shows each setting with its value, unit and origin. The arguments are those of
-    `as_dict`."""
+    """Return the reading as a table that shows each setting with its value, unit and origin. Takes the same arguments
+    as `as_dict`."""
     rows = []
     for name, entry in {**_settings(reading, secrets, not_used), **_plugin_options(reading, added_options)}.items():
         unit = f" {entry['unit']}" if entry["unit"] and entry["value"] is not None else ""

@@ -173,8 +173,8 @@ def blocked_names(environ: Mapping[str, str]) -> list[str]:
 
 
 def allowed_names(environ: Mapping[str, str]) -> list[str] | None:
-    """Return the names of the distributions in `ELASTIC_PLUGINS`, to which loading is limited, or None if there is no
-    limit."""
+    """Return the names in `ELASTIC_PLUGINS`, the only distributions whose plugins may be loaded. Returns None if the
+    variable sets no limit."""
     return _listed(environ, ALLOW_VARIABLE) or None
 
 

@@ -67,7 +67,7 @@ class Implementation:
     hook: pluggy.HookImpl
 
     def __call__(self, **arguments: Any) -> Any:
-        """Call the implementation with those of the arguments that are in its signature."""
+        """Call the implementation with only the arguments that its signature contains."""
         return self.hook.function(**{name: arguments[name] for name in self.hook.argnames})
 
 
@@ -244,7 +244,7 @@ class PluginManager:
         """Return the record with that name or alias, and the plugin that provides it.
 
         Raises:
-            PluginError: several plugins provide the name, or none does; the message has a remedy.
+            PluginError: several plugins provide the name, or no plugin does. The message contains a remedy.
         """
         return selection.select(kind_of(kind), self.records(kind), name, self.failures, self.blocked)
 

@@ -78,8 +78,8 @@ def conflicts(kind: RecordKind, provided: Iterable[Provided[Record]]) -> tuple[C
 
 
 def without_twins(offered: Iterable[Provided[R]], native: Iterable[Provided[R]]) -> list[Provided[R]]:
-    """Return the offered records, except those for which the same distribution also provides a `native` record with the
-    same name. The native record is preferred because it was written for elastic-core."""
+    """Return the offered records. If a distribution provides a `native` record and another record with the same name,
+    only the native record is returned, because it was written for elastic-core."""
     own = {(item.source.distribution, name) for item in native for name in names_of(item.record)}
     return [item for item in offered if (item.source.distribution, item.record.name) not in own]
 
@@ -111,7 +111,7 @@ def select(
     used in the error message.
 
     Raises:
-        PluginError: several plugins provide the name, or none does; the message has a remedy.
+        PluginError: several plugins provide the name, or no plugin does. The message contains a remedy.
     """
     matches = [item for item in provided if name in names_of(item.record)]
     if len(matches) == 1:

@@ -269,9 +269,9 @@ class RendezvousHandler(abc.ABC):
 
     @property
     def outage_patience(self) -> Duration | None:
-        """For how many seconds `num_nodes_waiting` may keep failing before the agent stops healthy workers, because
-        other nodes may have formed a round without this node. If it is None, the agent never stops workers for this
-        reason."""
+        """How many seconds `num_nodes_waiting` may keep failing before the agent stops healthy workers. It stops them
+        because other nodes may have formed a round without this node. If it is None, the agent never stops workers for
+        this reason."""
         return 60.0
 
 
@@ -279,8 +279,8 @@ class RoundHandler(RendezvousHandler):
     """A handler that also tracks the current round: it notifies the agent when the round ends, and counts the job's
     restarts across all nodes.
 
-    After a FENCED round, the agent calls `next_rendezvous` again. This call waits for the store for no longer than it
-    would wait for other nodes. The handler processes the agent's reports in the background, and retries them during
+    After a FENCED round, the agent calls `next_rendezvous` again. This call waits for the store for at most as long as
+    it would wait for other nodes. The handler processes the agent's reports in the background, and retries them during
     store outages. Any thread may call the methods below. They do not block unless documented otherwise.
     """
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoundFormed:
-    """This node is a member of a new round, for which it has waited for `seconds` seconds. `formed` lists all members,
-    and is omitted from reports because it may be long."""
+    """This node is a member of a new round, after waiting `seconds` seconds for the round to form. `formed` lists all
+    members, and is omitted from reports because it may be long."""
 
     run_id: str
     round: int

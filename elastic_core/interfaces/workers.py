@@ -123,7 +123,7 @@ class Child(Protocol):
     pid: int
 
     def poll(self) -> int | None:
-        """Reap the child if it has ended. Returns its exit code, which is negative for a signal, or None while it is
+        """Reap the child if it has ended. Returns its exit code (negative if a signal ended it), or None while it is
         running."""
         ...
 

@@ -34,7 +34,7 @@ def status(
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
 ) -> Snapshot:
-    """Return a snapshot of the job. The arguments and errors are those of `observed`."""
+    """Return a snapshot of the job. Takes the same arguments, and raises the same errors, as `observed`."""
     with observed(settings, manager, timeout, clock, pause) as (watcher, job):
         return snapshot_of(job, settings, tuple(watcher.backend.store_members()))
 

@@ -1,5 +1,5 @@
-"""Connection health: whether the store answers this node and, if it does not, how long it has been silent and what the
-node must do. All functions are pure."""
+"""Connection health: determines whether the store answers this node. If the store does not answer, determines how long
+it has been silent, and what the node must do. All functions are pure."""
 
 from __future__ import annotations
 

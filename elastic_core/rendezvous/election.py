@@ -96,7 +96,7 @@ class Election:
 
     def counted(self, value: int | None, now: Instant, place: int) -> Election:
         """Record that this node, which leads or is about to lead, has incremented the counter. If another node
-        increments it as well, the one that is not first in the succession order steps back."""
+        increments it as well, the node that is not first in the succession order steps back."""
         others = self.leading and self.counter is not None and value is not None and value > self.counter.value + 1
         counter = None if value is None else Counter(value, now)
         return replace(self, counter=counter, leading=self.leading and not (others and place > 0))

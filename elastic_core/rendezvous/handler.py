@@ -190,8 +190,8 @@ class DynamicRendezvousHandler(RoundHandler):
             self._driver.tell(partial(Node.reaches, unreachable=unreachable))
 
     def _come_to(self, found: Callable[[Node], State | None], until: Instant | None = None) -> State | None:
-        """Wait until `found` returns a state. Returns None at the time `until`. Raises RendezvousError if `found` can
-        never return a state."""
+        """Wait until `found` returns a state. Returns None if `until` comes first. Raises
+        RendezvousError if `found` can never return a state."""
 
         def look(node: Node, now: Instant) -> State | None:
             obstacle = node.obstacle(now)

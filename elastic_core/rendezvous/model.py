@@ -260,7 +260,7 @@ class State:
     def neighbour(self, key: str) -> Seat | None:
         """Return the member that the member with this key watches. It is the next one in rank order that is neither
         gone nor done, so that exactly one node reports each lost agent. Returns None if there is no such member, if the
-        key is not a member's, or if the job is closed."""
+        key does not belong to a member, or if the job is closed."""
         rank, size, out = self.rank(key), len(self.seats), {*self.gone, *self.done}
         if rank is None or self.closed:
             return None

@@ -67,8 +67,8 @@ class Observation:
         interval: seconds between two heartbeats.
         attempts: how many heartbeats a node may miss before it is late.
         counters: the heartbeat counters by key.
-        registrations: the entries that the store contained at the last read.
-        roster: those of these entries that are readable.
+        registrations: all entries that the store contained at the last read.
+        roster: the readable ones among these entries.
         leased: whether the store drops the entries of failed nodes.
         settled: when a node without an entry may first be considered lost.
         absent: members without an entry.

@@ -67,8 +67,8 @@ class Repair:
         return bool(self.challenges) and self._may_change(now) and (found is None or not found.round)
 
     def is_due(self, leads: bool, next_at: Instant, now: Instant) -> bool:
-        """Return whether the node should write a state back now. If the stored value is unreadable, only two nodes do
-        so: one that has challenged other nodes, and, from time to time, the leader."""
+        """Return whether the node should write a state back now. If the stored value is unreadable, only two nodes
+        write: the node that has challenged other nodes and, from time to time, the leader."""
         return self.since is None or bool(self.challenges) or (leads and now >= next_at)
 
     def _may_change(self, now: Instant) -> bool:

@@ -1,5 +1,5 @@
-"""The roster: all entries as one observer sees them, which nodes may take part, and the rank order of a round's
-members. All functions are pure."""
+"""The roster: all entries as one observer sees them. Determines which nodes may take part, and the rank order of a
+round's members. All functions are pure."""
 
 from __future__ import annotations
 

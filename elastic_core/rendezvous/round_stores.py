@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PrefixedStore:
-    """A view of those keys of another store that begin with a prefix. It implements `interfaces.store.Store`."""
+    """A view of another store, limited to the keys that begin with a prefix. It implements `interfaces.store.Store`."""
 
     def __init__(self, prefix: str, store: Store) -> None:
         self._prefix = prefix
@@ -57,8 +57,8 @@ class PrefixedStore:
 
 
 def prefixed(prefix: str, store: Store) -> Store:
-    """Return a view of those keys of `store` that begin with `prefix`. If `store` is a torch store, so is the view. For
-    any other store, torch is not imported."""
+    """Return a view of `store` that is limited to the keys that begin with `prefix`. If `store` is a torch store, so is
+    the view. For any other store, torch is not imported."""
     torch_stores: Any = sys.modules.get("torch.distributed")
     if torch_stores is not None and isinstance(store, torch_stores.Store):
         found: Store = torch_stores.PrefixStore(prefix, store)

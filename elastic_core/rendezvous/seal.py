@@ -112,7 +112,7 @@ class HmacSeal:
         )
 
     def _newer(self, place: str, head: bytes) -> Mapping[bytes, bytes]:
-        """Return the keys, from secrets that are read again unless this value has already been refused."""
+        """Read the secrets again, unless this value has already been refused, and return the keys."""
         if self._reread is not None and (place, head) not in self._logged:
             try:
                 self._keys = _keys_of(self._run_id, self._reread())

@@ -409,7 +409,7 @@ class StoreBackend(RosterBackend):
             raise StoreMoving(())
 
     def _await(self, present: set[str], until: Instant) -> None:
-        """Wait until these nodes have announced themselves in the store at its new address, but no longer than
+        """Wait until these nodes have announced themselves in the store at its new address, but only until the time
         `until`."""
         left = until - self._clock.now()
         while left > 0 and not present <= {item.key for item in self.roster()}:

@@ -256,7 +256,7 @@ class Versions:
             create(store, self._keys.state(self._number() + 1), _LEFT)
 
     def adopt(self, number: int, value: bytes) -> bool:
-        """Adopt a version that another thread has read, if it is the next one. Returns whether it is."""
+        """Adopt a version that another thread has read, if it is the next version. Returns whether it was adopted."""
         if number != self._number() + 1 or value == _LEFT or value.startswith(_MOVING):
             return False
         self._known = (number, value)

@@ -1,4 +1,4 @@
-"""Sockets: ports that this process reserves, this machine's addresses, and whether other machines are reachable."""
+"""Sockets: reserves ports, finds this machine's addresses, and checks whether other machines are reachable."""
 
 from __future__ import annotations
 
@@ -163,8 +163,8 @@ def bound_socket(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> soc
 
 
 def bound_everywhere(port: int) -> socket.socket:
-    """Return a socket like that of `bound_socket`, bound to the port on all addresses, both IPv4 and IPv6 if the
-    machine has both."""
+    """Like `bound_socket`, return a socket that does not listen. It is bound to the port on all addresses, both IPv4
+    and IPv6 if the machine has both."""
     try:
         return bound_socket(socket.AF_INET6, ("::", port))
     except OSError as error:
@@ -174,9 +174,9 @@ def bound_everywhere(port: int) -> socket.socket:
 
 
 def bound_at(host: str, port: int) -> socket.socket:
-    """Return a socket like that of `bound_socket`, bound to the port at `host` if `host` is one of this machine's
-    addresses. Otherwise, the socket is bound on all addresses, because other machines may resolve a name to another
-    address."""
+    """Like `bound_socket`, return a socket that does not listen. It is bound to the port at `host` if `host` is one of
+    this machine's addresses. Otherwise, the socket is bound on all addresses, because other machines may resolve a name
+    to another address."""
     if (own := _own_address(host, port)) is not None:
         with contextlib.suppress(OSError):  # the address may be a gateway's
             return bound_socket(own.family, own.sockaddr)
@@ -184,7 +184,8 @@ def bound_at(host: str, port: int) -> socket.socket:
 
 
 def _own_address(host: str, port: int = 0) -> Address | None:
-    """Return `host` as an address, or None if it is a name other than one for the loopback address."""
+    """Return `host` as an address. The only names that are resolved are those of the loopback address; for any other
+    name, the result is None."""
     if (ip_address(host) is None or "%" in host) and not is_loopback(host):
         return None
     with contextlib.suppress(OSError):

@@ -16,8 +16,8 @@ _SLACK = 64
 
 @dataclass(frozen=True)
 class Timer(Generic[T]):
-    """A timer, which expires unless the process `pid` releases `scope` before `deadline`. `about` is for data of the
-    table's owner."""
+    """A timer, which expires unless the process `pid` releases `scope` before `deadline`. `about` holds additional data
+    for the table's owner."""
 
     pid: int
     scope: str

@@ -1,5 +1,5 @@
 """Timers for programs without an agent: a server receives requests from a queue and kills workers that do not release
-their timers in time. The API is that of torch.distributed.elastic.timer.
+their timers in time. The API is the same as in torch.distributed.elastic.timer.
 
 The server's thread sleeps until a request arrives or the next timer expires. It therefore detects an expired timer
 immediately, whereas torch's server needs up to `max_interval`. Programs with an agent should use the watchdog `file`,
@@ -39,7 +39,8 @@ class RequestQueue(abc.ABC):
 
     @abc.abstractmethod
     def get(self, size: int, timeout: float) -> list[TimerRequest]:
-        """Wait for up to `timeout` seconds until `size` requests have arrived, and return those that have."""
+        """Wait for up to `timeout` seconds until `size` requests have arrived, and return the requests that have
+        arrived."""
 
     def wake(self) -> None:  # noqa: B027 - most queues have nothing to do
         """Make `get` return without waiting from now on, because the server is stopping. Any thread may call this

@@ -231,8 +231,8 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
 
 
 def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, ProcessFailure]:
-    """Return a round's failures by global rank, starting with the one that caused the others. `evidences` are in order
-    of exit. A worker that exited only because of the agent's signal has not failed, unless its last output was a
+    """Return a round's failures by global rank, starting with the failure that caused the others. `evidences` are in
+    order of exit. A worker that exited only because of the agent's signal has not failed, unless its last output was a
     traceback. A worker that was killed because it hung has failed, no matter what its exit code is."""
     failed = [evidence for evidence in evidences if evidence.failed]
     if not failed:
@@ -259,8 +259,8 @@ def _cause(failed: Sequence[Evidence]) -> Evidence:
 
 def in_causal_order(exits: Sequence[WorkerExit]) -> list[WorkerExit]:
     """Return exits that were noticed together, in their presumed order. A worker killed by a signal was not reacting to
-    another worker's exit, but one that exited with an error may have been. Workers killed by signals therefore come
-    first; within each group, exits are in order of rank."""
+    another worker's exit, but a worker that exited with an error may have been. Workers killed by signals therefore
+    come first; within each group, exits are in order of rank."""
     return sorted(exits, key=lambda ended: (ended.exitcode >= 0, ended.local_rank))
 
 
@@ -295,8 +295,8 @@ def oom_kills(path: Path) -> int:
 def oom_counters(
     own_cgroups: Path = Path("/proc/self/cgroup"), cgroup_root: Path = Path("/sys/fs/cgroup")
 ) -> dict[Path, str]:
-    """Return the counter file of this process's memory cgroup or, if there is none, that of the machine, which counts
-    all kills."""
+    """Return the counter file of this process's memory cgroup or, if there is none, the machine's counter file, which
+    counts all kills."""
     found = {}
     with contextlib.suppress(OSError):
         for line in own_cgroups.read_text().splitlines():

@@ -59,9 +59,9 @@ _END_PATIENCE: Duration = 5.0  # seconds for a killed worker to exit after other
 
 @dataclass(frozen=True)
 class GroupPolicy:
-    """The user's choices for this node's workers. `progress` contains the signs of progress to look for, out of `log`,
-    `cpu` and `beat`; it is empty if the agent does not detect hangs. `files` is the workers' limit on open files, or
-    None if they get this process's limit."""
+    """The user's choices for this node's workers. `progress` contains the signs of progress to look for, a subset of
+    `log`, `cpu` and `beat`. It is empty if the agent does not detect hangs. `files` is the workers' limit on open
+    files, or None if they get this process's limit."""
 
     output: OutputPolicy = field(default_factory=OutputPolicy)
     environment: EnvironmentMaker = field(default_factory=EnvironmentPolicy)

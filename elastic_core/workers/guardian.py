@@ -86,7 +86,7 @@ class Guardian:
             os.close(mark)
 
     def watch(self, pid: int, start: int) -> None:
-        """Tell the guardian to kill the session of this worker, which was expected, if the agent dies."""
+        """Tell the guardian to kill this worker's session if the agent dies. The guardian stops expecting a new worker."""
         self._expected = ""
         self._watched[pid] = start
         self._order(f"watch {pid} {start}")

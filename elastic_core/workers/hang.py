@@ -68,8 +68,8 @@ END: Duration = 1.0  # for a killed worker to exit
 
 
 class Activity:
-    """Reads the signs of progress from one round's workers. `sources` contains the signs to read, out of `log`, `cpu`
-    and `beat`. `close` removes the heartbeat files."""
+    """Reads the signs of progress from one round's workers. `sources` contains the signs to read, a subset of `log`,
+    `cpu` and `beat`. `close` removes the heartbeat files."""
 
     def __init__(self, sources: Collection[str], output: RoundOutput) -> None:
         self._sources = frozenset(sources)

@@ -235,8 +235,8 @@ def pidfd_sentinel(pid: int) -> int:
 
 
 def thread_sentinel(pid: int) -> int:
-    """Open a sentinel like that of `pidfd_sentinel`, but only for a child. A thread waits for the child without reaping
-    it. Raises RuntimeError if no thread can be started."""
+    """Open a sentinel like `pidfd_sentinel`, but only for a child. A thread waits for the child without reaping it.
+    Raises RuntimeError if no thread can be started."""
     readable, writable = os.pipe()
 
     def wait() -> None:

@@ -216,8 +216,8 @@ def group_exists(leader: int) -> bool:
 
 def send_all(leaders: dict[int, int], signum: int) -> None:
     """Send the signal to the sessions of `leaders`. Whole process groups are signaled first, so that no process escapes
-    by forking. Processes in other groups, or in a group whose leader has ended, come next; it takes long to find them
-    if many processes are running."""
+    by forking. Processes in other groups, or in a group whose leader has ended, come next; finding them takes a long
+    time if many processes are running."""
     table = best_table()
     # A leader that has not created its group yet is still in the agent's.
     found = [(table.stat(leader), start) for leader, start in leaders.items()]

@@ -65,10 +65,11 @@ class OutputPolicy:
     """The user's choices for output.
 
     Args:
-        ranks_filter: the local ranks whose output is shown on the console; if empty, that of all workers is shown.
+        ranks_filter: the local ranks whose output is shown on the console; if empty, the output of all workers is
+            shown.
         prefix_template: the prefix of `tee` lines, for all workers or by local rank (default: DEFAULT_PREFIX, and
             TERMINAL_PREFIX for other lines on a terminal).
-        terminals: those of this process's streams that are terminals.
+        terminals: which of this process's streams are terminals.
         watched: whether output is used as a sign of progress. If so, every stream must pass through the agent or go to
             a file.
     """

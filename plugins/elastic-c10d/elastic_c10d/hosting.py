@@ -163,7 +163,7 @@ class HostElection:
         return True
 
     def offer_replacement(self, places: Sequence[Sequence[Address]], answers: list[str]) -> bool:
-        """Host a new store if the lost one was hosted by an agent on another machine, which is still alive, and if
+        """Host a new store if the lost one was hosted by an agent on another machine that is still running, and if
         `offer` would have chosen this node at the first contact. Otherwise, it could happen that no node hosts a store:
         new nodes leave hosting to the endpoint's first host, and the node on that host may have joined while the store
         was elsewhere. Returns whether a server was started. Messages worth reporting are added to `answers`."""

@@ -47,13 +47,13 @@ class TcpConnector:
     Args:
         endpoint: the address of the store.
         hosting: decides at the first connection whether this node hosts the store (None: it does not).
-        patience: seconds for which the first connection is retried. Later connections, which follow a fault, are tried
+        patience: how many seconds the first connection is retried. Later connections, which follow a fault, are tried
             once per address.
         connect_timeout: seconds that a listener has to answer as a TCPStore.
         read_timeout: seconds that the store has to answer an operation.
         clock: measures the patience.
         resolver: resolves a host and port to addresses.
-        grace: seconds, in addition to the failure timeout, for which workers keep running while the store's machine
+        grace: how many seconds beyond the failure timeout workers keep running while the store's machine
             answers but the store does not. In that case, the store answers no node at all, so no node is considered
             lost.
         local_addr: the address at which other nodes reach this machine; if empty, it is determined from connections.

@@ -117,7 +117,7 @@ class Lookup:
 
 @dataclass(frozen=True)
 class ReverseLookup:
-    """The name of an address, empty if it has none. For `seconds`, see `Lookup`."""
+    """The name of an address; empty if the address has no name. For `seconds`, see `Lookup`."""
 
     address: str
     name: str = ""

@@ -36,7 +36,7 @@ _FOR_FAREWELL: Duration = 2.0
 
 class Stage(enum.IntEnum):
     """A doctor's progress. MEETING: the doctor waits until enough doctors are present. TOLD: its card lists the doctors
-    that it cannot reach. LEAVING: the cards of all other doctors also list the ones that they cannot reach."""
+    that it cannot reach. LEAVING: the cards of all other doctors also contain such a list."""
 
     MEETING = 0
     TOLD = 1

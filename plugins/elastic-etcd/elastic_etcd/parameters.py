@@ -61,8 +61,8 @@ class Endpoint:
 @dataclass(frozen=True)
 class EtcdParameters:
     """How to connect to the cluster, and which keys to use there. All keys begin with `/<prefix>/`. A node's keys
-    outlive its last heartbeat by `lease_ttl` seconds, which is at least 2 (default: the time for which heartbeats may
-    be missing)."""
+    outlive its last heartbeat by `lease_ttl` seconds, which is at least 2 (default: the time that may pass without
+    heartbeats)."""
 
     endpoints: tuple[Endpoint, ...]
     security: Security | None = None

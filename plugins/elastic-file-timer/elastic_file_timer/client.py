@@ -32,8 +32,8 @@ class FileTimerClient(TimerClient):
         signal: the signal that a server without an agent sends to this process when a timer expires. If it is 0 or
             less, the expiry is only logged. An agent stops the process in its own way.
         run_id: the job's run id (default: the one in the environment). Another job's server refuses the requests.
-        patience: how many seconds `acquire` waits at most for a server and for space in the pipe, and `release` for
-            space.
+        patience: the maximum number of seconds that `acquire` waits for a server and for space in the pipe, and that
+            `release` waits for space.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The format of requests in the pipe, which is one line of JSON per request.
 
-There are three fields in addition to those of torch's client: `run_id` is the job's run id, `started` is the process's
+Requests have three fields that torch's client does not send: `run_id` is the job's run id, `started` is the process's
 start time (in case its process id is reused), and `deadline` is a time on the monotonic clock. All processes on a
 machine share that clock, so no worker is killed because the system time was changed. Any process with access to the
 pipe may write to it, so every field is checked.

@@ -47,7 +47,8 @@ class RateLimit:
         self._next = 0.0
 
     def take(self, now: float) -> Duration:
-        """Take one permit and return 0. If none is available, return the seconds until one is."""
+        """Take one permit and return 0. If no permit is available, return the number of seconds until one becomes
+        available."""
         if now < self._next - self._slack:
             return self._next - self._slack - now
         self._next = max(self._next, now) + self._step
@@ -184,7 +185,7 @@ class Connection:
             self.task.cancel()
 
     def wake(self, change: int) -> None:
-        """Stop waiting if the version of the agent's status now differs from the one that the request knows."""
+        """Stop waiting if the version of the agent's status now differs from the version in the request."""
         if self._listening and change != self._change:
             self._listening.cancel()
 

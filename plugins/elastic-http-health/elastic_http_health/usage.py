@@ -39,8 +39,8 @@ class UsageLog:
 
     def of(self, pids: Iterable[int]) -> Mapping[int, Usage]:
         """Return the usage of these processes, each together with its descendants, except for processes that have
-        exited. The result is at most a second old, unless a measurement takes long. A process id that was not passed to
-        the last call triggers a measurement."""
+        exited. The result is at most a second old, unless a measurement takes a long time. A process id that was not
+        passed to the last call triggers a measurement."""
         now = self._clock.now()
         wanted = frozenset(pids)
         if now >= self._next or not wanted <= self._asked:

@@ -35,8 +35,8 @@ def make_notice(reason: str, at: float | None, now: float) -> Notice:
 
 
 def parse_time(value: object) -> float:
-    """Return the seconds since the epoch for a number of them or an ISO 8601 time, which is in UTC unless it has an
-    offset. Raises ValueError for anything else."""
+    """Return the seconds since the epoch. `value` is either such a number or an ISO 8601 time, which is in UTC unless
+    it has an offset. Raises ValueError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"expected a time, found {type(value).__name__}")
     try:

@@ -13,13 +13,13 @@ _LONGEST_REASON = 300
 
 
 def interval(context: Context, recommended: Duration) -> Duration:
-    """Return the time between polls: the user's, or else the recommended one."""
+    """Return the time between polls: the time that the user has set, or else the recommended time."""
     given: Duration | None = context.options["notice_interval"]
     return recommended if given is None else given
 
 
 def poll(source: str, ask: Callable[[], Notice | None], context: Context, pause: Pause, every: Duration) -> Notices:
-    """Call `ask` every so many seconds until the agent ends, and yield its notice whenever it changes.
+    """Call `ask` periodically until the agent ends, and yield its notice whenever the notice changes.
 
     If `ask` raises OSError or ValueError, it is unknown whether the notice still applies, so it remains in force. Only
     the first of several failures in a row is logged.

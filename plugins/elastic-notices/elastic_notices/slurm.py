@@ -55,7 +55,7 @@ def watch_node(context: Context, pause: Pause) -> Notices:
 
 
 def decode_end(output: str, job: str, now: float) -> Notice | None:
-    """Decode lines of a job's id and the time at which it ends, in seconds since the epoch, or `N/A`."""
+    """Decode lines that contain a job's id and the time at which the job ends (seconds since the epoch, or `N/A`)."""
     for line in output.splitlines():
         listed, _, end = line.strip().partition(" ")
         if listed != job:
@@ -69,7 +69,7 @@ def decode_end(output: str, job: str, now: float) -> Notice | None:
 
 
 def decode_state(output: str) -> Notice | None:
-    """Decode the state of this node, of which there is one line for each of its partitions."""
+    """Decode this node's state. There is one line for each of the node's partitions."""
     states = {line.strip().rstrip(_FLAGS).lower() for line in output.splitlines()}
     if not states:
         raise ValueError("sinfo does not list this node")

@@ -238,7 +238,7 @@ class StatePromises(Clients):
         assert backend.get_state()[0] == b"10"
 
     def test_one_of_concurrent_writes_wins(self, backend: Any) -> None:
-        """In each turn, all clients know the same state: no state in the first turn, and later the one that was last
+        """In each turn, all clients know the same state: no state in the first turn, and later the state that was last
         written."""
         with self.peers(backend, _CANDIDATES) as peers:
             for turn in range(10):

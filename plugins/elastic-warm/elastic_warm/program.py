@@ -259,7 +259,7 @@ class Worker:
     Args:
         order: descriptor of the document that specifies what to run.
         fds: the descriptors named in the order.
-        environment, without: variables that imports in the template have set, and those that they have removed.
+        environment, without: variables that imports in the template have set, and variables that they have removed.
         collects: whether automatic garbage collection is enabled.
         between: the intermediate process that forked this one.
     """

@@ -57,7 +57,7 @@ class EtcdRendezvousBackend(RosterBackend):
         run_id: the job's run id; jobs with different ids do not see each other.
         lease_ttl: seconds without a heartbeat after which a node is lost; at least 2.
         server: an etcd server in this process, stopped by `close`.
-        grace: seconds beyond `lease_ttl` for which nodes keep their workers running while no member answers. Without a
+        grace: how many seconds beyond `lease_ttl` nodes keep their workers running while no member answers. Without a
             quorum, etcd lets no lease expire, so no node is considered lost.
         served: the cluster, if the job's agents serve it; `close` stops this agent's member.
     """
@@ -230,7 +230,7 @@ class EtcdRendezvousBackend(RosterBackend):
         self._interruptions = interruptions
 
     def _lead(self, name: bytes) -> None:
-        """Announce that this node leads. If two nodes lead, the one that is not first in the succession order steps
+        """Announce that this node leads. If two nodes lead, the node that is not first in the succession order steps
         back when it sees the other node's heartbeats. The node that is first in the order takes the key back with its
         next heartbeat.
         """

@@ -146,7 +146,7 @@ def _backend(
 
 
 def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Duration:
-    """Return the configured TTL. If it is not set, return the time for which heartbeats may be missing. Raises
+    """Return the configured TTL. If it is not set, return the time that may pass without heartbeats. Raises
     ConfigurationError if the configured TTL is too short.
     """
     settings = settings_of(params)

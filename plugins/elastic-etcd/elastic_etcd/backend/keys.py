@@ -64,9 +64,9 @@ class Keys:
 
 
 class StateVersion(NamedTuple):
-    """A token, which consists of the state's mod_revision, its lease, and its value's mark, which is chosen at random
-    for each write. The mark is needed because a store that was wiped or restored repeats revisions, and a state
-    restored from a backup has the same lease.
+    """A token: the state's mod_revision, its lease, and its value's mark. The mark is chosen at random for each write.
+    It is needed because a store that was wiped or restored repeats revisions, and a state restored from a backup has
+    the same lease.
     """
 
     revision: int

@@ -58,7 +58,7 @@ def range_of(answer: Any, revision: int = 0) -> Range:
 
 
 def committed(answer: Any, transaction: Transaction) -> Committed:
-    """Return the outcome of a transaction. Raises EtcdRefused if the response does not have an answer for every
+    """Return the outcome of a transaction. Raises EtcdRefused if the response does not contain a result for every
     operation."""
     done = transaction.then if answer.succeeded else transaction.otherwise
     revision = answer.header.revision

@@ -40,9 +40,9 @@ class Reader:
         return deadline.patiently(partial(self._client.read, key)).first
 
     def those(self, keys: Sequence[bytes], deadline: Deadline, keys_only: bool = False) -> tuple[int, Found]:
-        """Return a revision that is not later than that of the read, and the keys that exist. Up to 120 keys are read
-        in a single step. If there are more keys, or more than 64 MiB of values, it takes several reads. Raises
-        EtcdError."""
+        """Return a revision that is not later than the revision at which the keys were read, and the keys that exist.
+        Up to 120 keys are read in a single step. If there are more keys, or more than 64 MiB of values, it takes
+        several reads. Raises EtcdError."""
         batches = [keys[start : start + MOST_OPERATIONS] for start in range(0, len(keys), MOST_OPERATIONS)]
         revision, found = 0, Found()
         while batches:
@@ -111,7 +111,7 @@ class Reader:
 
 class _Missing(Reflector):
     """Missing keys of a store, none of which existed at `revision`. A key that has been found once is treated as found
-    from then on. `read` is a function that returns a revision and those of the given keys that exist."""
+    from then on. `read` is a function that returns a revision and the given keys that exist."""
 
     def __init__(
         self,

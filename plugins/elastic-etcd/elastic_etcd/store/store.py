@@ -43,8 +43,8 @@ Python has deleted the other half, every call fails."""
 
 
 class KeyStore:
-    """The store for programs that have not imported torch. It differs from `EtcdStore` only in that the errors are not
-    torch's."""
+    """The store for programs that have not imported torch. It differs from `EtcdStore` only in that it does not raise
+    torch's errors."""
 
     _errors: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     timeout = _TIMEOUT

@@ -42,7 +42,7 @@ class Job:
         self._wave = -1
 
     def run(self, storm: Storm) -> History:
-        """Start the job, run it through the storm of faults, and finish it. The job's errors are recorded in the history."""
+        """Start the job, run it through the storm of faults, and finish it. The history records the job's errors."""
         try:
             self._form()
             for wave in storm:
