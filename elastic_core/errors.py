@@ -49,7 +49,7 @@ EXIT_CODE_MEANING: dict[ExitCode, str] = {
     ),
     ExitCode.CLOSED_BY_ANOTHER_NODE: "another node has closed the job",
     ExitCode.WORKER_WOULD_NOT_DIE: "a process in uninterruptible sleep survived SIGKILL and was left behind",
-    ExitCode.RENDEZVOUS_FAILED: "the rendezvous failed for another reason, which the message gives",
+    ExitCode.RENDEZVOUS_FAILED: "the rendezvous failed for another reason; see the error message",
     ExitCode.NOT_FOUND: "status, drain, stop: the store has no job with this id; drain, stop: the job has no such node",
     ExitCode.DRAINED: "this node was asked to leave (drain, stop): its workers were stopped or had failed",
     ExitCode.PREEMPTED: "a notice announced that this node must leave, and its workers were stopped",

@@ -59,7 +59,7 @@ EVENTS: Mapping[EventName, str] = {
     "rendezvous in reach again": "the rendezvous handler can check for waiting nodes again",
     "agent finished": "the agent has finished; the fields show its final state",
     "signal received": "the agent received a signal",
-    "notice received": "a notice source reports that this node must leave, which it does in `leaves_in` seconds",
+    "notice received": "a notice source reports that this node must leave; the node leaves in `leaves_in` seconds",
     "notice withdrawn": "a notice source has withdrawn its notice before it was due",
     "notice due": "the agent stops its workers and leaves the job, because a notice leaves only just enough time",
     "output lost": "some of a worker's output could not be read or written",

@@ -209,7 +209,7 @@ def _checked(returned: Any) -> Mapping[str, str]:
         raise InvalidPlugin(f"expected a mapping of variables, found an object of type {type(returned).__name__}")
     for name, value in returned.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidPlugin(f"expected strings as a variable and its value, found {name!r}={value!r}")
+            raise InvalidPlugin(f"a variable and its value must be strings; found {name!r}={value!r}")
         if not name or "=" in name or "\0" in name + value:
             raise InvalidPlugin(
                 f"expected a valid variable, found {name!r}; the name must not be empty or contain '=', and neither "

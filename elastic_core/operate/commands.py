@@ -26,7 +26,7 @@ _JOB = {
     "rdzv_backend": f"the job's backend; by default {choices.BACKEND}",
     "rdzv_endpoint": "address of the job's rendezvous; c10d and etcd accept a list",
     "rdzv_id": "id of the job; required unless the backend has a default",
-    "rdzv_conf": "options for the backend, the same as the job's; may be repeated",
+    "rdzv_conf": "options for the backend, the same as on the job's nodes; may be repeated",
     "rdzv_secret_file": "file with the job's signing secret; required to read a signed job",
 }
 
@@ -128,7 +128,7 @@ receives SIGTERM or SIGINT.
     {
         "rdzv_backend": f"backend whose store to serve; by default {choices.BACKEND}",
         "rdzv_endpoint": "address to serve on; without a host, all addresses of this machine",
-        "nnodes": f"number of nodes for which the store is sized; at least {ROOM}",
+        "nnodes": f"number of nodes that the store has to support; at least {ROOM}",
         "log_format": "format of the log on stderr",
         "log_level": "minimum level of log messages",
     },

@@ -211,6 +211,6 @@ def observed(
             unsigned = f" ({seal.refused} entries are not signed with this secret)" if seal.refused else ""
             raise NotFoundError(
                 f"no job with the id {settings.rdzv_id!r} at {settings.rdzv_endpoint}{unsigned}; --rdzv-id, "
-                "--rdzv-endpoint and --rdzv-secret-file must be the same as the job's"
+                "--rdzv-endpoint and --rdzv-secret-file must have the same values as on the job's nodes"
             )
         yield watcher, within(job.longest + timeout + GRACE, lambda: watcher.watch(job), settings.rdzv_endpoint)

@@ -107,9 +107,11 @@ def as_text(snapshot: Snapshot) -> str:
         lines += ["", *_table([_HEAD, *(_row(view) for view in views)])]
         lines += [f"  {view.node} was refused: {view.note}" for view in views if view.note]
     if snapshot.unreadable:
-        lines.append(f"  unreadable entries (another version, or not elastic's): {', '.join(snapshot.unreadable)}")
+        lines.append(
+            f"  unreadable entries (from another version or another program): {', '.join(snapshot.unreadable)}"
+        )
     if snapshot.not_signed:
-        lines.append(f"  ignored, because not signed with the job's secret: {snapshot.not_signed} values in the store")
+        lines.append(f"  values ignored because they are not signed with the job's secret: {snapshot.not_signed}")
     if (end := snapshot.last_end) is not None:
         cost = "; it used a restart" if end.counted else ""
         if end.cause_unclear and snapshot.phase is Phase.GATHERING:

@@ -129,7 +129,7 @@ def _work_left(state: State, roster: Roster) -> str:
     done = {seen.entry.key for seen in roster if seen.entry.done == state.round}
     busy = state.names(key for key in state.busy if key not in done)
     return (
-        f"{len(state.seats) - len(busy)} of {len(state.seats)} nodes are done, still working: {first_names(busy)}"
+        f"{len(state.seats) - len(busy)} of {len(state.seats)} nodes are done; still working: {first_names(busy)}"
         if busy
         else ""
     )

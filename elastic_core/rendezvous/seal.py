@@ -245,8 +245,8 @@ def _secrets_in(path: str) -> tuple[bytes, ...]:
             raise ValueError(f"expected 1 to {_MOST_SECRETS} secrets in {path}, one per line, found {len(found)}")
         if (shortest := min(map(len, found))) < LEAST_SECRET:
             raise ValueError(
-                f"expected secrets of {LEAST_SECRET} bytes or more in {path}, found one of {shortest}; make one with: "
-                f"(umask 077; openssl rand -base64 32 > {path})"
+                f"every secret in {path} must have at least {LEAST_SECRET} bytes, but one has {shortest}; "
+                f"create one with: (umask 077; openssl rand -base64 32 > {path})"
             )
     except ValueError as error:
         raise ConfigurationError(Problem("--rdzv-secret-file", str(error))) from None

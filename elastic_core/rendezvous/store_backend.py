@@ -361,7 +361,7 @@ class StoreBackend(RosterBackend):
         if value is None and stays:
             value = create(store, key, self._seal.sealed(key, b""))
         if value is None:
-            raise RendezvousConnectionError("its host has left, and no other node has taken it over yet")
+            raise RendezvousConnectionError("its host has left, and no other node hosts it yet")
         opened = self._seal.opened(key, value)
         where = "?" if opened is None else opened[:_LONGEST_PLACE].decode(errors="replace")
         try:

@@ -75,7 +75,7 @@ def _find(path: Path) -> int:
             else:
                 os.close(at)
                 at = found
-        raise ValueError(f"cannot open {path}: its path leads through more than {_MOST_STEPS} folders and links")
+        raise ValueError(f"cannot open {path}: the path leads through more than {_MOST_STEPS} folders and links")
     except BaseException:
         os.close(at)
         raise
@@ -85,7 +85,7 @@ def _target(link: int, path: Path) -> Path:
     target, owner = Path(os.readlink("", dir_fd=link)), os.fstat(link).st_uid
     if owner not in (0, os.geteuid()):
         raise ValueError(
-            f"links on the path to {path} must belong to root or this user, but the one to {target} belongs to user "
+            f"links on the path to {path} must belong to root or this user, but the link to {target} belongs to user "
             f"{owner}; name the file itself"
         )
     return target

@@ -86,7 +86,7 @@ class Guardian:
             os.close(mark)
 
     def watch(self, pid: int, start: int) -> None:
-        """Tell the guardian to kill this worker's session if the agent dies. The guardian stops expecting a new worker."""
+        """Tell the guardian that the expected worker has started. If the agent dies, the guardian kills its session."""
         self._expected = ""
         self._watched[pid] = start
         self._order(f"watch {pid} {start}")

@@ -36,7 +36,7 @@ def test_contributions_are_merged(contributed):
         ("raise RuntimeError('no token')", "RuntimeError: no token"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("return ['A']", "expected a mapping of variables, found an object of type list"),
-        ("return {'A': 1}", "expected strings as a variable and its value, found 'A'=1"),
+        ("return {'A': 1}", "a variable and its value must be strings; found 'A'=1"),
         ("return {'A=B': ''}", "expected a valid variable, found 'A=B'; the name must not"),
         ("return {'A': chr(0)}", "expected a valid variable, found 'A'; the name must not"),
     ],

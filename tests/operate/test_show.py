@@ -114,7 +114,7 @@ def test_refused_node_is_shown_with_its_reason(job, text_of):
 
 def test_unreadable_entries_are_listed(job):
     seen = job.observation(job.state("a")).after_look(None, [Announced("x/9", b"?", None)], 6.0)
-    assert "unreadable entries (another version, or not elastic's): x/9" in as_text(snapshot_of(seen, job.target))
+    assert "unreadable entries (from another version or another program): x/9" in as_text(snapshot_of(seen, job.target))
 
 
 def test_nodes_in_a_store_with_leases_have_no_age(job, text_of):

@@ -81,7 +81,7 @@ def test_success_of_all_closes_the_job(job):
     one = job(2, 2)
     one.form("ab")
     one.handlers["a"].report_success()
-    eventually(lambda: one.handlers["a"].progress() == "1 of 2 nodes are done, still working: b")
+    eventually(lambda: one.handlers["a"].progress() == "1 of 2 nodes are done; still working: b")
     assert one.handlers["a"].verdict() is None
     one.handlers["b"].report_success()
     for name in "ab":

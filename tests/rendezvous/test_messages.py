@@ -139,7 +139,7 @@ def test_progress_names_members_that_still_work(text, build):
     old = Wait("1 of 3 nodes joined", None, 1, 3, ("b", "c"))
     for most in (3, 4):
         shown = text(build.state("abc"), old, roster, max_nodes=most)
-        assert shown == "1 of 3 nodes are done, still working: b, c"
+        assert shown == "1 of 3 nodes are done; still working: b, c"
 
 
 def test_join_timeout_without_known_nodes_reports_too_few():

@@ -234,7 +234,7 @@ def elastic_stores() -> list[StoreRecord]:
                 Option("host", str, "127.0.0.1", "name or address of the server"),
                 Option("port", int, 29400, "port of the server"),
                 Option(
-                    "is_host", bool, None, "whether to host the server in this process; by default if the port is free"
+                    "is_host", bool, None, "whether to host the server in this process (default: if the port is free)"
                 ),
                 Option("timeout", float, 300.0, "time limit for connecting and waiting for keys", "seconds", above=0),
             ),

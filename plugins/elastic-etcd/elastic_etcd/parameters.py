@@ -144,11 +144,13 @@ class _Reading:
             return None
         written = {endpoint.scheme for endpoint in endpoints} - {""}
         if protocol and written - {protocol}:
-            self._wrong("protocol", f"expected {written.pop()} as in the endpoints, found {protocol}; change one")
+            self._wrong(
+                "protocol", f"the endpoints use {written.pop()}, but the protocol is {protocol}; change one of them"
+            )
         given = [name for name in _CERTIFICATES if self._given(name)]
         chosen = protocol or next(iter(written), "https" if given else "http")
         if chosen == "http" and given:
-            self._wrong("protocol", f"expected https, since {given[0]} is set, found http; remove one of them")
+            self._wrong("protocol", f"{given[0]} requires https, but the protocol is http; change or remove one")
         return Security(ca_cert, cert, key) if chosen == "https" else None
 
     def login(self, variables: Callable[[str], str | None]) -> Login | None:
@@ -168,14 +170,14 @@ class _Reading:
             ways = f"set the variable {variable}, or name a file that contains the password (password_file)"
             self._wrong("password", f"the user {user!r} requires a password; {ways}")
         elif any("\ud800" <= it <= "\udfff" for it in password):
-            self._wrong("password", "expected UTF-8 text, found other bytes in it")
+            self._wrong("password", "the password is not valid UTF-8")
         return None if password is None else Login(user, password)
 
     def _in_file(self, path: str) -> str:
         try:
             return read_secret(Path(path).expanduser()).decode()
         except UnicodeDecodeError:
-            self._wrong("password_file", f"expected UTF-8 text in {path}, found other bytes")
+            self._wrong("password_file", f"{path} is not valid UTF-8")
         except (ValueError, RuntimeError) as error:  # RuntimeError: an unknown home folder
             self._wrong("password_file", str(error))
         return ""
@@ -186,7 +188,7 @@ class _Reading:
         name."""
         exposed = [endpoint.address for endpoint in endpoints if not is_loopback(endpoint.host)]
         if exposed and not self._given("insecure_password"):
-            risk = f"expected TLS to {', '.join(exposed)}, found plain text, which would let others read the password"
+            risk = f"the password would be sent to {', '.join(exposed)} in plain text, which would let others read it"
             ways = "use https (protocol, ca_cert), or insecure_password=true if something else encrypts the connection"
             self._wrong("insecure_password", f"{risk}; {ways}")
 

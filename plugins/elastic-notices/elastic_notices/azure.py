@@ -77,5 +77,5 @@ def _objects(found: object) -> list[dict[str, object]]:
 
 def _names(found: object) -> set[str]:
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise ValueError("expected Resources as a list of names")
+        raise ValueError("Resources must be a list of names")
     return {each.casefold() for each in found}  # Azure ignores the case of names

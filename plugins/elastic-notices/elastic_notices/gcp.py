@@ -46,7 +46,7 @@ def decode(preempted: str, event: str, since: float | None, has_gpu: bool) -> No
     node must leave immediately.
     """
     if preempted not in ("TRUE", "FALSE") or event not in _EVENTS:
-        raise ValueError("the metadata server returned a value that its documentation does not contain")
+        raise ValueError("the metadata server returned an undocumented value")
     if preempted == "TRUE":
         return Notice("GCP preempts this VM", None if since is None else since + _TO_PREEMPTION)
     if event == _TERMINATES:
@@ -79,7 +79,7 @@ class Vm:
         """Return the value and its ETag."""
         answer = self._web.ask(_INSTANCE + path, {_FLAVOR: "Google"}, held=held)
         if answer.headers.get(_FLAVOR) != "Google":
-            raise ValueError("the answer does not come from a metadata server of GCP")
+            raise ValueError("the response does not come from a GCP metadata server")
         if answer.status != 200:
             raise answer.unexpected()
         etag = answer.headers.get("ETag", "0")

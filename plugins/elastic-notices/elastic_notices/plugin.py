@@ -31,13 +31,13 @@ _SOURCES = {
 
 @hookimpl
 def elastic_add_options() -> list[Option]:
-    every = "time between polls; by default, the source's own"
+    every = "time between polls; the default depends on the source"
     return [
         Option("notices", str, None, f"notice sources to watch, separated by commas: {', '.join(_SOURCES)}"),
         Option("notice_file", str, None, "the file whose existence the source file reports"),
         Option("notice_url", str, None, "the URL that the source http polls"),
         Option("notice_interval", float, None, every, "seconds", least=0.1, most=3600),
-        Option("notice_endpoint", str, None, "URL of the cloud's metadata service; by default, the cloud's own"),
+        Option("notice_endpoint", str, None, "URL of the metadata service; the default depends on the cloud"),
     ]
 
 

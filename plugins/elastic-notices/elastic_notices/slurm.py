@@ -85,7 +85,7 @@ def _run(command: list[str]) -> str:
             command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT, check=False
         )
     except subprocess.TimeoutExpired:
-        raise OSError(f"{command[0]} takes longer than {_LIMIT:g} s") from None
+        raise OSError(f"{command[0]} did not finish within {_LIMIT:g} s") from None
     if done.returncode != 0:
         raise OSError(f"{command[0]} failed: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout.decode()

@@ -34,5 +34,5 @@ def decode(answer: Answer, now: float) -> Notice | None:
     found = parse_object(answer.text)
     at, reason = found.get("at"), found.get("reason", "")
     if not isinstance(reason, str):
-        raise ValueError(f"expected the reason as text, found {type(reason).__name__}")
+        raise ValueError(f"the reason must be a string, not {type(reason).__name__}")
     return make_notice(clean_reason(reason, "the notice URL requests it"), None if at is None else parse_time(at), now)

@@ -69,7 +69,7 @@ class Web:
         try:
             return self._call.result(limit)
         except CallTimeout:
-            raise OSError(f"{self._where} does not answer within {limit:g} s") from None
+            raise OSError(f"{self._where} did not answer within {limit:g} s") from None
         except urllib3.exceptions.HTTPError as error:
             raise OSError(f"{self._where} does not answer: {str(error).rpartition(': ')[2]}") from None
 

@@ -39,7 +39,7 @@ def test_change_at_an_unknown_time_takes_effect_at_once():
 
 @pytest.mark.parametrize(("preempted", "event"), [("", "NONE"), ("true", "NONE"), ("FALSE", "SOON")])
 def test_unknown_value_is_an_error(preempted, event):
-    with pytest.raises(ValueError, match="documentation"):
+    with pytest.raises(ValueError, match="undocumented"):
         decode(preempted, event, NOW, True)
 
 
@@ -97,4 +97,4 @@ def test_host_is_read_from_the_variable(gcp, serve, start, monkeypatch, followin
 def test_answer_without_the_flavor_is_an_error(serve, start, log, headers):
     mock = Fixed(200, "TRUE", **headers)
     assert list(start("gcp", lambda seconds: mock.asked < 3, notice_endpoint=serve(mock))) == []
-    assert log.reasons == ["the answer does not come from a metadata server of GCP; polling continues"]
+    assert log.reasons == ["the response does not come from a GCP metadata server; polling continues"]

@@ -160,7 +160,7 @@ def drip(connection):
     [
         (lambda connection: connection.close(), "does not answer"),
         (lambda connection: (connection.recv(9999), connection.close()), "does not answer"),
-        (lambda connection: connection.recv(9999), "does not answer"),
+        (lambda connection: connection.recv(9999), "did not answer"),
         (lambda connection: (connection.recv(9999), connection.sendall(b"no HTTP\r\n\r\n")), "does not answer"),
         (
             lambda connection: (
@@ -170,7 +170,7 @@ def drip(connection):
             ),
             "does not answer",
         ),
-        (drip, "does not answer within 0.3 s"),
+        (drip, "did not answer within 0.3 s"),
     ],
     ids=["closes", "closes after the request", "is silent", "speaks no HTTP", "closes early", "drips"],
 )

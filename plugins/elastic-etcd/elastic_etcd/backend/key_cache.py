@@ -67,7 +67,7 @@ class KeyCache(Reflector):
     def _can_be_ours(self, pair: KeyValue) -> bool:
         reason = self._why_not(pair)
         if not reason and pair.key not in self._pairs and len(self._pairs) >= MOST_KEYS:
-            reason = f"expected {MOST_KEYS} keys at most, found more"
+            reason = f"expected at most {MOST_KEYS} keys, found more"
         if reason:
             self._ignore(pair.key, reason)
         return not reason
@@ -118,7 +118,7 @@ class NodeCache(KeyCache):
         if self._keys.key_of(pair.key) is None:
             return "it is not the key of a node"
         if len(pair.value) > _LONGEST_ENTRY:
-            return f"expected an entry of {_LONGEST_ENTRY} bytes at most, found {len(pair.value)}"
+            return f"expected an entry of at most {_LONGEST_ENTRY} bytes, found {len(pair.value)}"
         return ""
 
 

@@ -65,7 +65,7 @@ def committed(answer: Any, transaction: Transaction) -> Committed:
     if Get not in map(type, done):
         return Committed(answer.succeeded, revision)
     if len(answer.responses) != len(done):
-        reason = f"expected answers to {len(done)} operations, found {len(answer.responses)}"
+        reason = f"expected results for {len(done)} operations, found {len(answer.responses)}"
         raise EtcdRefused(f"{reason}: the server is not etcd; correct the endpoint")
     ranges = (range_of(it.response_range, revision) for it in answer.responses)  # empty for a write
     return Committed(answer.succeeded, revision, tuple(ranges))
@@ -101,7 +101,7 @@ def _too_much(transaction: Transaction, size: int) -> str:
     for operation in (*transaction.then, *transaction.otherwise):
         if isinstance(operation, Put) and len(operation.value) > REQUEST_BYTES - _ENVELOPE:
             return (
-                f"expected a value of at most 1.5 MiB ({REQUEST_BYTES} bytes), found one of {len(operation.value)} for "
+                f"expected a value of at most 1.5 MiB ({REQUEST_BYTES} bytes), found {len(operation.value)} bytes for "
                 f"{operation.key!r}; store large data elsewhere, and its location here"
             )
     return f"expected at most 1.5 MiB ({REQUEST_BYTES} bytes) in a request, found {size}; split it"

@@ -79,7 +79,7 @@ class ErrorMeaning(enum.Enum):
     ELSEWHERE = "another member may work; a write may still have taken effect"
     NOT_SENT = "another member may work; nothing took effect"
     LOG_IN = "the server does not know our token; nothing took effect"
-    REFUSED = "every member would give the same answer; nothing took effect"
+    REFUSED = "every member would respond in the same way; nothing took effect"
 
 
 _OF_THE_MEMBER = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN", "CANCELLED"})
@@ -107,7 +107,7 @@ def judge(failure: Failure) -> ErrorMeaning:
 
 
 _OTHER_NAMES = "its certificate is for other names; use one of these as the endpoint"
-_NOT_OURS = "it rejects our certificate, or requires one; set one that it trusts (ssl_cert, ssl_cert_key)"
+_NOT_OURS = "it rejects our certificate, or requires one; set a certificate that it trusts (ssl_cert, ssl_cert_key)"
 _NO_NAME = "the name cannot be resolved; correct the endpoint"
 _NO_TLS = "it does not answer the TLS handshake; it may expect plain text (use protocol http), or hang"
 _TLS = "it closed a plain-text connection; it may expect TLS (use protocol https)"

@@ -109,8 +109,8 @@ class LeaseKeeper:
             if not self._has_aged(1.0):
                 return self._held
         raise EtcdUnreachable(
-            f"{ATTEMPTS} answers in a row from {self._client.where} took longer than the {self._ttl:g} s that a lease "
-            "lives; check the load there, or use longer leases"
+            f"{ATTEMPTS} responses in a row from {self._client.where} took longer than the {self._ttl:g} s that "
+            "a lease lives; check the load there, or use longer leases"
         )
 
     def _has_aged(self, part: float) -> bool:

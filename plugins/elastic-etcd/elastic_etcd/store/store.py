@@ -185,7 +185,7 @@ class KeyStore:
         steps. Other clients may read between the steps, and after an error, some steps may not have taken
         effect."""
         if len(keys) != len(values):
-            raise ValueError(f"expected as many keys as values, found {len(keys)} and {len(values)}")
+            raise ValueError(f"expected as many keys as values, found {len(keys)} keys and {len(values)} values")
         pairs = dict(zip(keys, values, strict=True))
         puts, deadline = [self._small_put(key, value) for key, value in pairs.items()], self._deadline()
         with self._errors:
