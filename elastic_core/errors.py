@@ -175,7 +175,7 @@ HANG = "hang: "
 class ProcessFailure:
     """How one worker failed.
 
-    The first four fields are those of torch's class of the same name.
+    The first four fields are the same as in torch's class of the same name.
 
     Args:
         exitcode: the exit code, as in `subprocess`: negative if a signal ended the worker.

@@ -23,7 +23,7 @@ OUTAGE_GRACE = Option(
     "outage_grace",
     float,
     30.0,
-    "how long workers keep running while no node can reach the store, in addition to the failure timeout",
+    "how long beyond the failure timeout workers keep running while no node can reach the store",
     "seconds",
     least=0,
 )

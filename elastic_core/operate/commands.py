@@ -90,7 +90,7 @@ node.
     example="elastic drain node3 --rdzv-endpoint node0:29400 --rdzv-id job7",
     codes={
         ExitCode.SUCCESS: "the node has left; with --timeout=0, it was asked to leave",
-        ExitCode.RENDEZVOUS_TIMEOUT: "the node was asked to leave, but did not do so in time",
+        ExitCode.RENDEZVOUS_TIMEOUT: "the node was asked to leave, but did not leave in time",
         ExitCode.STORE_UNREACHABLE: "the store does not answer",
         ExitCode.NOT_FOUND: "no such node, or no job with this id",
     },
@@ -111,7 +111,7 @@ run its elastic run command again.
     example="elastic stop --rdzv-endpoint node0:29400 --rdzv-id job7",
     codes={
         ExitCode.SUCCESS: "the nodes have left; with --timeout=0, they were asked to leave",
-        ExitCode.RENDEZVOUS_TIMEOUT: "the nodes were asked to leave, but some did not do so in time",
+        ExitCode.RENDEZVOUS_TIMEOUT: "the nodes were asked to leave, but some did not leave in time",
         ExitCode.STORE_UNREACHABLE: "the store does not answer",
         ExitCode.NOT_FOUND: "no job with this id, or no node in it",
     },

@@ -1,6 +1,6 @@
-"""Failure attribution: which failures are causes, and which may follow from the loss of a peer. Attribution is a guess
-based on the text of the failure messages. The guess affects only two things: whether a failure may be exempt from the
-restart budget, and which failure is shown first."""
+"""Failure attribution: distinguishes failures that are causes from failures that may follow from the loss of a peer.
+Attribution is a guess based on the text of the failure messages. The guess affects only two things: whether a failure
+may be exempt from the restart budget, and which failure is shown first."""
 
 from __future__ import annotations
 

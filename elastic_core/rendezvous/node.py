@@ -103,8 +103,8 @@ class Node:
         self._to_give_back: tuple[State, Token | None] | None = None
         self._give_back_at = LONG_AGO
         self.repair = Repair(settings)
-        # Three versions of this node's entry: the one that should be stored (if the node registers), the one that is
-        # stored, and the one that was stored before an outage.
+        # Three versions of this node's entry: the entry that should be stored (if the node registers), the entry that
+        # is stored, and the entry that was stored before an outage.
         self.entry = entry
         self._registers = False
         self.registered: Entry | None = None

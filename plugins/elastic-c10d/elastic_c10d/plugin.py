@@ -25,8 +25,7 @@ _CONNECTION = (
         "outage_grace",
         float,
         30.0,
-        "how long workers keep running, in addition to the failure timeout, if the store does not answer but its "
-        "machine does",
+        "how long beyond the failure timeout workers keep running if the store does not answer but its machine does",
         "seconds",
         least=0,
     ),

@@ -56,7 +56,7 @@ ETCD = (
         "outage_grace",
         float,
         30.0,
-        "how long workers keep running while no etcd member answers, in addition to the failure timeout",
+        "how long beyond the failure timeout workers keep running while no etcd member answers",
         "seconds",
         least=0,
     ),
