@@ -245,7 +245,7 @@ def test_concurrent_threads_share_one_lease(keeper, background, counted):
 def test_late_answers_raise_unreachable_and_are_no_loss(client, losses, counted):
     clock = SlowClock(2 * TTL)
     keeper = LeaseKeeper(client, TTL, lambda: losses.append(None), clock)
-    with pytest.raises(EtcdUnreachable, match="3 answers in a row"):
+    with pytest.raises(EtcdUnreachable, match="3 responses in a row"):
         keeper.ensure()
     with pytest.raises(EtcdUnreachable, match="longer than the 60 s that a lease lives"):
         keeper.renew_if_due()
