@@ -23,7 +23,7 @@ OUTAGE_GRACE = Option(
     "outage_grace",
     float,
     30.0,
-    "how long beyond the failure timeout workers keep running while no node can reach the store",
+    "how long workers keep running after the failure timeout if no node can reach the store",
     "seconds",
     least=0,
 )

@@ -156,7 +156,8 @@ def parse_node_range(raw: object) -> NodeRange:
 
 
 def parse_stream_map(raw: object) -> StreamMap:
-    """Parse `3`, or a map by local rank such as `0:3,11:1`, which may be a table in TOML."""
+    """Parse a single value such as `3`, or a map from local ranks to values such as `0:3,11:1`. In TOML, the map may
+    be a table."""
     if isinstance(raw, Mapping):
         pairs = [(str(rank), str(streams)) for rank, streams in raw.items()]
     elif ":" in (text := str(int(raw) if isinstance(raw, Std) else raw)):

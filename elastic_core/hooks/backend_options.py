@@ -30,7 +30,7 @@ BACKEND_OPTIONS: tuple[Option, ...] = (
         "seconds",
         least=0,
     ),
-    Option("close_timeout", float, CLOSE, "time limit for members of an ended round to rejoin", "seconds", above=0),
+    Option("close_timeout", float, CLOSE, "how long members of the previous round have to rejoin", "seconds", above=0),
     Option(
         "heartbeat_timeout", float, HEARTBEAT, "time until a silent store is logged as an outage", "seconds", above=0
     ),

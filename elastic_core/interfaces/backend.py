@@ -187,7 +187,7 @@ class RosterBackend(RendezvousBackend):
 
     @property
     def grace(self) -> Duration:
-        """How many seconds beyond the failure timeout a node keeps its workers running while the store does not answer.
+        """How many seconds after the failure timeout a node keeps its workers running while the store does not answer.
         Use a value above 0 if the store is more likely to be unreachable for all nodes (so that none of them is
         considered failed) than for just one node. Any thread may read this property, which must not block."""
         return 0.0

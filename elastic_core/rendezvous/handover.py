@@ -161,7 +161,7 @@ class Pointer:
             get_logger().warning("job split", endpoint=connection.where, moved=self._where, reason=reason)
 
     def _rest(self, connections: Sequence[StoreConnection], pause: Duration) -> None:
-        """Wait for `pause` seconds, or until the first of these stores stops."""
+        """Wait for `pause` seconds, or until the store at the first of these connections stops."""
         try:
             if connections:
                 connections[0].fetch(_NEVER, pause, self._closed)

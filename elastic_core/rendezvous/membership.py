@@ -40,7 +40,7 @@ class JoinStatus(enum.Enum):
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether the node has to wait, for as long as it takes, until another round ends."""
+        """Whether the node must wait, with no time limit, for another round to end."""
         return self in (JoinStatus.WAITING, JoinStatus.SPARE)
 
 

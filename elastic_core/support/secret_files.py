@@ -53,7 +53,7 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
 
 
 def keep_memory_private() -> None:
-    """Disable core dumps, and keep the same user's other processes from reading this process's memory. Both would
+    """Disable core dumps, and keep other processes of the same user from reading this process's memory. Either would
     reveal the secret. Programs that this process starts are not affected. ssh-agent does the same."""
     with contextlib.suppress(OSError, AttributeError):  # not on Linux
         ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)

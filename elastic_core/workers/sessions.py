@@ -3,9 +3,9 @@ agent dies.
 
 Every worker leads its own session. A process belongs to a worker if it is in the worker's session and did not start
 before the worker, whatever its parent is now. Processes are never found by name. A process that created its own session
-(a daemon) has left on purpose, so it is never signaled. The same is true for an unrelated process that got the process
-id of a worker that has ended. A worker that has not yet created its session (a function's interpreter boots first) is
-identified by its process id and start alone.
+(a daemon) has detached on purpose, so it is never signaled. The same is true for an unrelated process that got the
+process id of a worker that has ended. A worker that has not yet created its session (a worker that runs a function
+starts an interpreter first) is identified only by its process id and start time.
 
 Processes are read from /proc. If /proc is missing or belongs to another PID namespace, only the leaders and the process
 groups that they created can be found. psutil would not help: it reads the same files, the guardian runs without

@@ -25,7 +25,7 @@ _CONNECTION = (
         "outage_grace",
         float,
         30.0,
-        "how long beyond the failure timeout workers keep running if the store does not answer but its machine does",
+        "how long workers keep running after the failure timeout if the store does not answer but its machine does",
         "seconds",
         least=0,
     ),

@@ -53,7 +53,7 @@ class TcpConnector:
         read_timeout: seconds that the store has to answer an operation.
         clock: measures the patience.
         resolver: resolves a host and port to addresses.
-        grace: how many seconds beyond the failure timeout workers keep running while the store's machine
+        grace: how many seconds after the failure timeout workers keep running while the store's machine
             answers but the store does not. In that case, the store answers no node at all, so no node is considered
             lost.
         local_addr: the address at which other nodes reach this machine; if empty, it is determined from connections.

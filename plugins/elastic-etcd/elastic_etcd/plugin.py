@@ -56,7 +56,7 @@ ETCD = (
         "outage_grace",
         float,
         30.0,
-        "how long beyond the failure timeout workers keep running while no etcd member answers",
+        "how long workers keep running after the failure timeout if no etcd member answers",
         "seconds",
         least=0,
     ),

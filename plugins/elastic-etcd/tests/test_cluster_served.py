@@ -271,7 +271,7 @@ def test_member_lists_of_both_ports_are_parsed():
     [
         ("a,b", {}, "expected an odd number of hosts"),
         ("a,b,c", {"serve": "3"}, "expected true or false"),
-        ("a,b,c", {"user": "u", "password": "p", "insecure_password": True}, "has no users"),
+        ("a,b,c", {"user": "u", "password": "p", "insecure_password": True}, "has no user accounts"),
         ("https://a,https://b,https://c", {}, "ca_cert, ssl_cert and ssl_cert_key"),
     ],
 )

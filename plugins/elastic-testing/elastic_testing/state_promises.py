@@ -82,8 +82,8 @@ class Clients:
         raise unittest.SkipTest("the test class does not define other_job")
 
     def lose(self, backend: Any) -> None:
-        """Stop the store for good, as if its machine had failed. After that, calls to `backend` are only required to
-        report the loss in time."""
+        """Stop the store for good, as if its machine had failed. After that, calls to `backend` need only report
+        the loss within their time limit."""
         raise unittest.SkipTest("the test class does not define lose")
 
     def forget(self, backend: Any) -> None:

@@ -70,7 +70,8 @@ class LearnedImports:
         return {name: why for name, why in self.left.items() if not why.startswith(_INDIRECT)}
 
     def as_json(self, environment: Mapping[str, str], without: Iterable[str], varying: Iterable[str]) -> str:
-        """Return the content of a cache file, with the environment for the next template (see `CachedImports`)."""
+        """Return the text to write to a cache file. It includes the environment for the next template (see
+        `CachedImports`)."""
         content = {"format": _FORMAT, "modules": dict(self.in_order()), "left": self.left, "seconds": self.seconds}
         content |= {"environment": dict(environment), "without": sorted(without), "varying": sorted(varying)}
         return json.dumps(content, indent=1)

@@ -110,7 +110,9 @@ def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> 
         reason = f"expected an odd number of hosts with serve=true, found {hosts}: the last one adds no fault tolerance"
         problems.append(Problem("--rdzv-endpoint", f"{reason}; add or remove a host"))
     if parameters.login is not None:
-        problems.append(Problem("--rdzv-conf: user", "a cluster that agents serve has no users; remove the option"))
+        problems.append(
+            Problem("--rdzv-conf: user", "an etcd cluster that the agents run has no user accounts; remove the option")
+        )
     if problems:
         raise ConfigurationError(*problems)
     scheme, peer_port = "https" if tls else "http", options["serve_peer_port"]

@@ -112,8 +112,8 @@ class Transaction(NamedTuple):
 
 class Committed(NamedTuple):
     """The outcome of a transaction: whether the conditions held, the store's revision afterwards (which is the
-    mod_revision of the keys that were written), and a result for each operation, in order. The result of a write is
-    empty. If all operations were writes, there are no results."""
+    mod_revision of the keys that were written), and the results, one for each operation, in order. The result of a
+    write is empty. If all operations were writes, `ranges` itself is empty."""
 
     succeeded: bool
     revision: int
