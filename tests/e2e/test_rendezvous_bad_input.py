@@ -60,7 +60,7 @@ def test_unreachable_endpoint_error_has_each_answer(job, silent, web):
     for endpoint, agent in agents.items():
         assert agent.code() == ExitCode.STORE_UNREACHABLE
         assert f"the rendezvous store at {endpoint} cannot be reached" in agent.report
-        assert "check --rdzv-endpoint" in agent.report
+        assert "check that --rdzv-endpoint is correct" in agent.report
         assert "Traceback" not in agent.err
         assert "[W" not in agent.err  # torch's own warnings
         for answer in answers[endpoint]:

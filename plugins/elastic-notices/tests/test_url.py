@@ -160,7 +160,7 @@ def drip(connection):
     [
         (lambda connection: connection.close(), "does not answer"),
         (lambda connection: (connection.recv(9999), connection.close()), "does not answer"),
-        (lambda connection: connection.recv(9999), "did not answer"),
+        (lambda connection: connection.recv(9999), "not answer"),
         (lambda connection: (connection.recv(9999), connection.sendall(b"no HTTP\r\n\r\n")), "does not answer"),
         (
             lambda connection: (
