@@ -37,7 +37,11 @@ BACKEND_OPTIONS: tuple[Option, ...] = (
     Option("connect_timeout", float, CONNECT, "time limit for the store's first response", "seconds", above=0),
     Option("keep_alive_interval", float, KEEP_ALIVE_INTERVAL, "time between a node's heartbeats", "seconds", above=0),
     Option(
-        "keep_alive_max_attempt", int, KEEP_ALIVE_MAX_ATTEMPT, "missed heartbeats after which a node is lost", least=2
+        "keep_alive_max_attempt",
+        int,
+        KEEP_ALIVE_MAX_ATTEMPT,
+        "missed heartbeats until a node is considered lost",
+        least=2,
     ),
     Option("secret_file", str, None, "file with the shared signing secret; same as --rdzv-secret-file"),
 )

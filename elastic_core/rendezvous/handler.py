@@ -247,7 +247,7 @@ class DynamicRendezvousHandler(RoundHandler):
 
     def num_nodes_waiting(self) -> int:
         """Return how many waiting nodes the next round has room for. The leader knows this number from its last
-        heartbeat. Any other node reads the roster now. Raises RendezvousConnectionError if the store does not
+        heartbeat; on any other node, this call reads the roster. Raises RendezvousConnectionError if the store does not
         answer."""
         if not self._leads():
             self._carry_out(lambda node: node.request(RefreshRoster()))

@@ -201,7 +201,7 @@ class Observation:
         return replace(self, ended=self.ended - {key}) if key in self.ended else self
 
     def has_unreported(self, state: State) -> bool:
-        """Return whether an agent that has ended is still treated as alive by the state or still has an entry."""
+        """Return whether any agent that has ended is still alive according to the state, or still has an entry."""
         return any(key in state.busy or any(item.key == key for item in self.registrations) for key in self.ended)
 
     def dead(self, state: State, now: Instant) -> str | None:

@@ -115,8 +115,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         return self._left
 
     def _round_store(self, version: int) -> Store:
-        """Open this round's store, and delete the store of the round before the last one, which no worker can still be
-        reading."""
+        """Open this round's store, and delete the store from two rounds ago, which no worker can still be reading."""
         if len(self._stores) > 1:
             prefix, old = self._stores.pop(0)
             _close(old)

@@ -136,7 +136,7 @@ def elastic_stores() -> list[StoreRecord]:
             (
                 Option("endpoint", str, "127.0.0.1:2379", "host:port of the members, separated by commas"),
                 *CONNECTION,
-                Option("timeout", float, 300.0, "how long to wait for a key", "seconds", above=0),
+                Option("timeout", float, 300.0, "how long to wait for a key to be set", "seconds", above=0),
             ),
         )
     ]

@@ -1,4 +1,4 @@
-"""The source `gcp`: preemption, and host maintenance that terminates the VM, from the metadata server."""
+"""The source `gcp`, which asks the metadata server for preemption and for host maintenance that terminates the VM."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ class EventHandlerContract:
     method `recorded`. If the handler has a `close` method, each test calls it at the end."""
 
     def recorded(self, handler: EventHandler) -> list[Any]:
-        """Return the events recorded so far, in order, with one item per event."""
+        """Return the events recorded so far, in order."""
         raise NotImplementedError
 
     def test_events_are_recorded_in_order(self, handler: EventHandler) -> None:

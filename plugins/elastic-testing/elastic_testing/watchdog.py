@@ -46,8 +46,8 @@ def say_held_up(): say(','.join(held_up))
 
 
 def _last(after: float) -> str:
-    """Return the end of a script, which is a block with a final timer. By the time that this timer is reported, all
-    earlier expiries have been reported."""
+    """Return the block that ends a script: it sets one last timer. By the time this timer is reported, all earlier
+    expiries have been reported, too."""
     return f"\nwith expires({after}, 'last'): wait()\n"
 
 

@@ -251,7 +251,7 @@ class World:
         self.nodes[name].due = self.clock.now()
 
     def drain(self, name: str, through: str) -> None:
-        """Have node `through` write the request that node `name` leave the job."""
+        """Ask node `name` to leave the job. Node `through` writes the request."""
         self.nodes[through].machine.request(ChangeState(model.drained, (self.nodes[name].key,)))
         self.nodes[through].due = self.clock.now()
 

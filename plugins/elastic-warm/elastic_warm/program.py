@@ -98,8 +98,9 @@ def main(first: frozenset[str]) -> None:
 
 
 class _Interpreter:
-    """Global state of the process. `main` is the first main module, which the interpreter still uses. `ours` contains
-    the names of the modules that this program has imported for itself. `listener` receives audit events in workers."""
+    """Global state of the process. `main` is the original `__main__` module, to which the interpreter still refers.
+    `ours` contains the names of the modules that this program has imported for itself. `listener` receives audit events
+    in workers."""
 
     main: types.ModuleType
     ours: frozenset[str] = frozenset()

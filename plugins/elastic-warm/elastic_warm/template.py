@@ -166,8 +166,8 @@ class TemplateKeeper:
         return template.process.pid if template else None
 
     def note(self, environment: Mapping[str, str], workers: int) -> None:
-        """Prepare for the start of a worker with these environment variables, and discard the template if its variables
-        differ. `workers` is the number of workers on this node."""
+        """Prepare to start a worker that has these environment variables. If the template was created with different
+        ones, discard it. `workers` is the number of workers on this node."""
         with self._lock:
             self._workers = workers
             differ = {name for name, value in environment.items() if os.environ.get(name) != value} - _DEFAULTS

@@ -111,7 +111,7 @@ def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> 
         problems.append(Problem("--rdzv-endpoint", f"{reason}; add or remove a host"))
     if parameters.login is not None:
         problems.append(
-            Problem("--rdzv-conf: user", "an etcd cluster that the agents run has no user accounts; remove the option")
+            Problem("--rdzv-conf: user", "an etcd cluster run by the agents has no user accounts; remove the option")
         )
     if problems:
         raise ConfigurationError(*problems)

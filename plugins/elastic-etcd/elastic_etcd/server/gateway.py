@@ -76,7 +76,7 @@ class Gateway:
         return ask(f"{place.url}/v3/{path}", words, _PATIENCE, self._security())
 
     def look(self, places: Sequence[Place]) -> list[Answer]:
-        """Ask these places in parallel, and return their answers within 2.5 s. Raises nothing."""
+        """Ask these places in parallel, and return their answers within 2.5 s. Never raises."""
         calls = [(place, BackgroundCall(partial(self._answer, place), "etcd look")) for place in places]
         clock = SystemClock()
         until = later(clock.now(), _LOOK)
@@ -84,8 +84,8 @@ class Gateway:
         return [call.result() if call.wait(max(0.0, until - clock.now())) else Answer(place) for place, call in calls]
 
     def leader(self, answers: Sequence[Answer]) -> str:
-        """Return the leader's id according to a healthy member, or an empty string if none reports it. Raises
-        nothing."""
+        """Return the leader's id as a healthy member reports it, or an empty string if no member reports one. Never
+        raises."""
         for answer in answers:
             if answer.healthy:
                 with contextlib.suppress(*UNUSABLE):
