@@ -156,10 +156,11 @@ class IgnoresTimeouts(Memory):
 
 class ComparesAndThenSets(Memory):
     def compare_set(self, key, expected, desired):
-        if self.values.get(key, b"") == as_bytes(expected):
-            threading.Event().wait(0.001)
-            self.write(key, as_bytes(desired))
-        return self.values.get(key, as_bytes(expected))
+        if self.values.get(key, b"") != as_bytes(expected):
+            return self.values.get(key, as_bytes(expected))
+        threading.Event().wait(0.02)  # long enough for another caller to compare as well
+        self.write(key, as_bytes(desired))
+        return as_bytes(desired)
 
 
 class ReplacesWithoutComparing(ComparesAndThenSets):
