@@ -59,8 +59,9 @@ def drain(
         lifeline = Lifeline(lambda: node.seat if node.lifeline else None, lambda key: ended.set())
         with contextlib.closing(lifeline):
             lifeline.look()  # this must happen before the node can leave
+            again = node.key in (job.state or State()).draining
             state = within(ANSWER, lambda: ask(watcher.backend, [node], deadline), settings.rdzv_endpoint)
-            tell(in_one_line(_asked(node, state, timeout)))
+            tell(in_one_line(_asked(node, state, timeout, again)))
             if timeout:
                 gone = within(
                     timeout + ANSWER, lambda: _gone(watcher, job, node, ended, timeout), settings.rdzv_endpoint
@@ -158,11 +159,12 @@ def ask(backend: RosterBackend, nodes: Sequence[Entry], deadline: Duration | Non
         raise RendezvousConnectionError(f"asking {_names(nodes)} to leave: {error}") from error
 
 
-def _asked(node: Entry, state: State, timeout: Duration) -> str:
+def _asked(node: Entry, state: State, timeout: Duration, again: bool) -> str:
     if state.closed:
         return _over(state)
     patience = f"; waiting up to {timeout:g} s until it has left" if timeout else ""
-    return f"{node.node} on {node.host or 'an unknown host'} was asked to leave{patience}"
+    asked = "had already been asked to leave, and its deadline stays the same" if again else "was asked to leave"
+    return f"{node.node} on {node.host or 'an unknown host'} {asked}{patience}"
 
 
 def _over(state: State) -> str:

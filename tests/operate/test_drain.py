@@ -188,6 +188,13 @@ def test_zero_timeout_drains_without_waiting(job, store, drained):
     assert state_in(backend).draining == {"b/1": None}
 
 
+def test_second_drain_says_that_it_changes_nothing(job, store, drained):
+    backend, inner = store(replace(job.state("ab"), draining={"b/1": 9.0}))
+    (line,) = drained(Beating(backend, ["a/1", "b/1"]), inner, timeout=0.0)
+    assert line == "b on host-b had already been asked to leave, and its deadline stays the same"
+    assert state_in(backend).draining == {"b/1": 9.0}
+
+
 def test_node_that_fails_during_a_drain_is_reported(job, store, drained):
     backend, inner = store(job.state("ab"))
     world = Beating(backend, beats := ["a/1", "b/1"], lambda looks: beats and looks > 5 and beats.pop())
