@@ -9,8 +9,8 @@ The job has two nodes with two workers each, whose steps take 1 to 50 ms, at ran
 - *notices*: a file announces that one of the nodes must leave now (elastic-notices, its source `file`). The time is
   from the file's creation until the other node trains alone. After every fifth, a notice for later is withdrawn, which
   must not disturb the training.
-- *cost*: nanoseconds of one call of `should_stop` while nobody has asked, and the steps per second of a small training
-  on one thread, with the call and without it in turn.
+- *cost*: nanoseconds of one call of `should_stop` before a stop is requested, and the steps per second of a small
+  training on one thread, with the call and without it in turn.
 - *agents*: how long many agents, in eight processes, need to agree on a step over TCPStore, until the last knows it.
 
 A stop counts as *whole* if all workers of the round have saved the same step before their deadline.
@@ -62,7 +62,7 @@ def rate(asks, steps=500):
     begun = time.perf_counter()
     for number in range(number, number + steps):
         if asks and should_stop(number):
-            raise SystemExit("nobody has asked for a stop")
+            raise SystemExit("should_stop is true, although no stop was requested")
         step()
     return steps / (time.perf_counter() - begun)
 rate(True)
