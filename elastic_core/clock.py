@@ -39,6 +39,11 @@ class SystemClock:
         return time.time()
 
 
+def earliest(*instants: Instant | None) -> Instant | None:
+    """Return the earliest of the instants that are not None, or None if there is none."""
+    return min((instant for instant in instants if instant is not None), default=None)
+
+
 def later(instant: Instant, duration: Duration) -> Instant:
     """Return the instant `duration` seconds after `instant`."""
     return Instant(instant + duration)

@@ -27,7 +27,7 @@ if __name__ == "__main__":
     def agent(store: TCPStore, rank: int, begin: float) -> None:
         """Agree, and note when the step is known."""
         time.sleep(max(begin - time.monotonic(), 0.0))
-        step = agree(store, rank, count, 100 + rank, multiple=1, patience=LIMIT_S)
+        step = agree(store, rank, range(count), 100 + rank, multiple=1, patience=LIMIT_S)
         known.append((step, time.monotonic()))
 
     print("ready", flush=True)

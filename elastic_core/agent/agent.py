@@ -28,7 +28,7 @@ from elastic_core.agent.supervise import (
     supervise,
     together,
 )
-from elastic_core.clock import Duration, Instant, SystemClock, later
+from elastic_core.clock import Duration, Instant, SystemClock, earliest, later
 from elastic_core.errors import (
     DrainedError,
     PreemptedError,
@@ -106,7 +106,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._formed = Round(0, ())
         self._unjudged: Decision | None = None
         self._orderly_stop = ""  # why the workers are to be stopped, if they may save first
-        self._stop_until: Instant | None = None  # when the workers are killed, if the request to leave sets a time
+        self._drained_until: Instant | None = None  # when the workers are killed, if the drain has a deadline
         self._first_sign = Instant(0.0)  # when the first sign of the next decision's cause appeared
         self._barrier_ends = Instant(0.0)
         self._performers: dict[Order, Callable[[Observation, Decision], Ended | None]] = {
@@ -241,8 +241,8 @@ class SimpleElasticAgent(ElasticAgent):
         which programs may extend."""
         self._announce(seen, decision)
         self._orderly_stop = decision.reason if decision.orderly else ""
-        if self._stop_until is None and (verdict := seen.found(Outcome.DRAINED)) and verdict.within is not None:
-            self._stop_until = later(self._clock.now(), verdict.within)
+        if self._drained_until is None and (verdict := seen.found(Outcome.DRAINED)) and verdict.within is not None:
+            self._drained_until = later(self._clock.now(), verdict.within)
         if Order.JOIN in decision.orders:
             return self._restart(seen, decision)
         for order in decision.orders:
@@ -371,8 +371,6 @@ class SimpleElasticAgent(ElasticAgent):
         """Leave without closing the rendezvous, so that the other nodes can continue. Notify them before the workers
         stop: stopping the workers makes those of the other nodes fail, and these failures must not use up a restart."""
         signum = self._events.request or signal.SIGTERM
-        if self._events.departure:
-            self._stop_until = self._events.departure.until
         self._reporter.phase(AgentPhase.DRAINING, self._events.why)
         self._announce_leave(self._events.why)
         self._shutdown(signum, self._grace())
@@ -392,7 +390,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._events.wait((), later(self._clock.now(), max(self._spec.monitor_interval, SHORTEST_INTERVAL)))
 
     def _announce_leave(self, reason: str) -> None:
-        self._unless_signaled(partial(self._link.leave, reason))
+        if not self._link.has_left:
+            self._unless_signaled(partial(self._link.leave, reason))
 
     def _unless_signaled(self, action: Callable[[], T], progress: Progress | None = None) -> T | None:
         """Return the action's result, or None if a signal arrives first. The action then continues in its thread.
@@ -508,10 +507,16 @@ class SimpleElasticAgent(ElasticAgent):
         """Return the longest time, in seconds, that stopping the workers may take."""
         return self._shutdown_timeout
 
+    @property
+    def _stop_until(self) -> Instant | None:
+        """When the workers are killed, if a drain or a notice sets a time."""
+        departure = self._events.departure
+        return earliest(self._drained_until, departure.until if departure else None)
+
     def _grace(self) -> Duration:
-        """Return how many seconds the workers get until SIGKILL. A deadline may leave less time than configured."""
-        most = self._shutdown_timeout
-        return most if self._stop_until is None else min(max(self._stop_until - self._clock.now(), 0.0), most)
+        """Return how many seconds the workers get until SIGKILL."""
+        until, most = self._stop_until, self._shutdown_timeout
+        return most if until is None else min(max(until - self._clock.now(), 0.0), most)
 
     def _end_hung_workers(self) -> None:
         """Kill hung workers, so that `_monitor_workers` reports them as failed. This class does not detect hangs."""

@@ -2,8 +2,8 @@
 
 Each agent asks its workers to stop. From then on, every worker blocks in its next call to `should_stop`. The highest
 step that a node's workers have announced is therefore almost final: only a worker that was between two calls will
-announce one more step. The agents exchange these numbers in the round's store, and the agent with rank 0 publishes the
-first step that is higher than all of them."""
+announce one more step. The agents exchange these numbers in the round's store, and the agent with the lowest rank
+publishes the first step that is higher than all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from elastic_core.stop import GREATEST_STEP
 from elastic_core.support.bounded import BackgroundCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from elastic_core.agent.event_queue import EventQueue
     from elastic_core.clock import Clock, Duration
@@ -30,11 +30,14 @@ _SETTLE: Duration = 0.001  # time until a step that a worker has written is visi
 _LOOK: Duration = 0.05  # a worker that calls `stopped` only writes to its page, which does not wake the agent
 
 
-def agree(store: Store, rank: int, size: int, highest: int, *, multiple: int, patience: Duration) -> int | None:
+def agree(
+    store: Store, rank: int, ranks: Sequence[int], highest: int, *, multiple: int, patience: Duration
+) -> int | None:
     """Return the step at which all workers of the round stop.
 
     Args:
-        store: the round's store. It is not used if the round has only one node.
+        store: the round's store. It is not used by a node that is alone.
+        ranks: the group ranks of the nodes that take part, the same ones on all of them; the first gathers the steps.
         highest: the highest step that a worker of this node has announced, or -1 if none has. In that case, there is no
             common step, and the node does not wait for the others.
         multiple: the returned step must be a multiple of this number.
@@ -42,24 +45,24 @@ def agree(store: Store, rank: int, size: int, highest: int, *, multiple: int, pa
 
     Returns None if a node does not answer in time or has announced no step. Raises the store's errors.
     """
-    if size == 1:
+    if len(ranks) == 1:
         return _following(highest, multiple) if highest >= 0 else None
     limit = timedelta(seconds=patience)
     step: int | None = None
-    if rank != 0:
+    if rank != ranks[0]:
         store.set(_OWN.format(rank=rank), str(highest))
         if highest < 0:
             return None
         try:
             store.wait([_AGREED], limit)
         except Exception:
-            store.set(_OWN.format(rank=rank), str(_NO_STEP))  # rank 0 may be late, and must not count on this node
+            store.set(_OWN.format(rank=rank), str(_NO_STEP))  # the first rank may be late, and must not count this node
             raise
         step = _read(store, _AGREED)
         return step if step >= 0 else None
     try:
         if highest >= 0:
-            keys = [_OWN.format(rank=other) for other in range(1, size)]
+            keys = [_OWN.format(rank=other) for other in ranks[1:]]
             store.wait(keys, limit)
             steps = [highest, *(_read(store, key) for key in keys)]
             step = None if min(steps) < 0 else _following(max(steps), multiple)

@@ -57,7 +57,7 @@ class Link:
         self._rounds = handler if isinstance(handler, RoundHandler) else None
         self._polling = Polling(handler, clock, interval)
         self._clock = clock
-        self._left = False
+        self.has_left = False
         if self._rounds:
             self._rounds.subscribe(listener)
 
@@ -113,6 +113,10 @@ class Link:
             get_logger().warning("plugin failed", part="rendezvous handler", reason=str(error))
             return None
 
+    def unfinished(self, size: int) -> Sequence[int]:
+        """Return the ranks of the round of `size` nodes whose workers have not succeeded, as far as that is known."""
+        return (self._rounds.unfinished() if self._rounds else None) or range(size)
+
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
         """If there are failures, report them to the other nodes immediately."""
         if self._rounds and failures:
@@ -126,9 +130,9 @@ class Link:
     def leave(self, reason: str) -> None:
         """Notify the other nodes that this node is leaving. Only the first call has an effect. Blocks for at most
         LEAVE_PATIENCE, and never raises."""
-        if self._rounds is None or self._left:
+        if self._rounds is None or self.has_left:
             return
-        self._left = True
+        self.has_left = True
         try:
             verdict = self._rounds.verdict()
             if verdict and verdict.outcome in (

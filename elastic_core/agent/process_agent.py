@@ -12,7 +12,7 @@ from elastic_core.agent.common_step import CommonStep, agree
 from elastic_core.agent.hang import HangTable
 from elastic_core.agent.interface import RunResult, WorkerState
 from elastic_core.agent.stopping import LAST_AFTERGLOW, GroupStop
-from elastic_core.clock import later
+from elastic_core.clock import earliest, later
 from elastic_core.errors import HANG
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.log import get_logger
@@ -116,8 +116,8 @@ class ProcessAgent(SimpleElasticAgent):
         if not self._orderly_stop or group.store is None:
             return None
         patience = min(_AGREEING, self._grace() / 4)
-        rank, size, multiple = group.group_rank, group.group_world_size, self._stop_at_multiple
-        settle = partial(agree, group.store, rank, size, multiple=multiple, patience=patience)
+        ranks, multiple = self._link.unfinished(group.group_world_size), self._stop_at_multiple
+        settle = partial(agree, group.store, group.group_rank, ranks, multiple=multiple, patience=patience)
         return CommonStep(self._processes, self._events, self._clock, settle, self._orderly_stop, self._report_saving)
 
     def _report_saving(self, step: int, until: Instant, saved: list[int], unsaved: list[int]) -> None:
@@ -127,13 +127,11 @@ class ProcessAgent(SimpleElasticAgent):
         self._reporter.saving(group.round, step, until, *status)
 
     def _stop_by(self) -> Instant | None:
-        """Return when the workers that are being stopped must be gone at the latest. If a notice takes effect during a
-        stop, notify the other nodes now, because this node may not outlive the stop."""
-        limit, departure = self._link.stop_by(), self._events.departure
-        if departure is None:
-            return limit
-        self._announce_leave(departure.reason)
-        return min((one for one in (limit, departure.until) if one is not None), default=None)
+        """Return when the workers that are being stopped must be gone. If a notice takes effect during a stop, first
+        notify the other nodes, because this node may not outlive the stop."""
+        if self._events.departure:
+            self._announce_leave(self._events.why)
+        return earliest(self._link.stop_by(), self._stop_until)
 
     def _stop_timeout(self) -> Duration:
         return self._shutdown_timeout + self._kill_timeout

@@ -14,7 +14,7 @@ from elastic_core.support.sockets import PortReservation
 from elastic_core.text import truth
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from elastic_core.clock import Duration, Instant
     from elastic_core.errors import ProcessFailure
@@ -344,6 +344,11 @@ class RoundHandler(RendezvousHandler):
         a round without this node; if they have already done so, the deadline has passed. Every response from the store
         may change the deadline. None (the default) means that the other nodes wait for this node for as long as it
         takes."""
+        return None
+
+    def unfinished(self) -> Sequence[int] | None:
+        """Return the group ranks of the round's members whose workers have not succeeded. After the round's end, all
+        members must get the same ranks. None (the default) means that this is unknown."""
         return None
 
     @abc.abstractmethod

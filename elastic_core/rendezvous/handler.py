@@ -359,6 +359,9 @@ class DynamicRendezvousHandler(RoundHandler):
         grace = self._backend.grace
         return self._driver.ask(lambda node, now: node.stop_by(now, grace))
 
+    def unfinished(self) -> Sequence[int] | None:
+        return self._driver.ask(lambda node, now: node.unfinished())
+
     def progress(self) -> str:
         outage = self._driver.ask(lambda node, now: node.connection.outage)
         if outage is not None:

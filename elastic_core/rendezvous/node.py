@@ -867,6 +867,15 @@ class Node:
                 self.membership = replace(self.membership, cut_off=True)
         return found
 
+    def unfinished(self) -> tuple[int, ...] | None:
+        """Return the ranks of this node's round whose workers have not succeeded, or None if the state no longer has
+        that round."""
+        state = self.state
+        if state is None or state.round != self.membership.round:
+            return None
+        done = set(state.done)
+        return tuple(rank for rank, key in enumerate(state.seats.keys) if key not in done)
+
     def waiting(self) -> int:
         """Return how many waiting nodes the next round has room for, according to the last read of the roster."""
         state = self.state or State()

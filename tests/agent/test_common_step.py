@@ -27,7 +27,7 @@ def agreed(*highest, multiple=1):
     store, size = MemoryStore(), len(highest)
     with ThreadPoolExecutor(size) as nodes:
         calls = [
-            nodes.submit(agree, store, rank, size, step, multiple=multiple, patience=PATIENCE)
+            nodes.submit(agree, store, rank, range(size), step, multiple=multiple, patience=PATIENCE)
             for rank, step in enumerate(highest)
         ]
         return [call.result(PATIENCE) for call in calls]
@@ -56,23 +56,33 @@ def test_node_without_steps_prevents_a_common_step_at_once(highest):
     assert agreed(*highest) == [None] * len(highest)
 
 
+def test_finished_nodes_take_no_part():
+    store, ranks = MemoryStore(), (1, 3)
+    with ThreadPoolExecutor(2) as nodes:
+        calls = [
+            nodes.submit(agree, store, rank, ranks, 5 + rank, multiple=1, patience=PATIENCE) for rank in reversed(ranks)
+        ]
+        assert [call.result(PATIENCE) for call in calls] == [9, 9]
+    assert agree(MemoryStore(), 2, (2,), 5, multiple=1, patience=PATIENCE) == 6
+
+
 def test_missing_node_prevents_a_common_step():
     store = MemoryStore()
     with pytest.raises(TimeoutError):
-        agree(store, 0, 2, 5, multiple=1, patience=0.05)
-    assert agree(store, 1, 2, 6, multiple=1, patience=PATIENCE) is None  # rank 0 has told the others
+        agree(store, 0, range(2), 5, multiple=1, patience=0.05)
+    assert agree(store, 1, range(2), 6, multiple=1, patience=PATIENCE) is None  # rank 0 has told the others
 
 
 def test_missing_first_node_prevents_a_common_step():
     with pytest.raises(TimeoutError):
-        agree(MemoryStore(), 1, 2, 5, multiple=1, patience=0.05)
+        agree(MemoryStore(), 1, range(2), 5, multiple=1, patience=0.05)
 
 
 def test_late_first_node_does_not_count_a_node_that_has_given_up():
     store = MemoryStore()
     with pytest.raises(TimeoutError):
-        agree(store, 1, 2, 5, multiple=1, patience=0.05)
-    assert agree(store, 0, 2, 7, multiple=1, patience=PATIENCE) is None
+        agree(store, 1, range(2), 5, multiple=1, patience=0.05)
+    assert agree(store, 0, range(2), 7, multiple=1, patience=PATIENCE) is None
 
 
 @pytest.mark.parametrize(("highest", "multiple"), [(2**63 - 1, 1), (5, 2**63)])
@@ -83,7 +93,7 @@ def test_step_beyond_64_bits_is_no_common_step(highest, multiple):
 
 def test_single_node_does_not_use_the_store():
     store = MemoryStore()
-    agree(store, 0, 1, 5, multiple=1, patience=PATIENCE)
+    agree(store, 0, range(1), 5, multiple=1, patience=PATIENCE)
     assert store.num_keys() == 0
 
 
@@ -92,7 +102,7 @@ def test_garbage_in_the_store_is_an_error(value):
     store = MemoryStore()
     store.set("elastic/stop/1", value)
     try:
-        step = agree(store, 0, 2, 5, multiple=1, patience=PATIENCE)
+        step = agree(store, 0, range(2), 5, multiple=1, patience=PATIENCE)
     except ValueError:
         return
     assert step is None  # a number that is cut off is a number, but too large for a page
@@ -222,7 +232,7 @@ def test_notice_during_a_restart_limits_the_stop_and_is_announced(make):
     with pytest.raises(PreemptedError, match="reclaimed"):
         node.run()
     assert signal.SIGKILL in node.workers.signals
-    assert [call[1] for call in node.handler.calls if call[0] == "leave"][:1] == ["reclaimed"]
+    assert [call[1] for call in node.handler.calls if call[0] == "leave"] == ["reclaimed"]
 
 
 @pytest.mark.parametrize(("reason", "at"), [("", None), (" ", 5.0), (None, None), ("a", float("nan")), ("a", "soon")])

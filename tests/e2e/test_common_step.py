@@ -24,6 +24,8 @@ while not elastic_core.should_stop(step):
     if step % 10 == 0:
         pathlib.Path(f"step-{sys.argv[1]}-{os.environ['LOCAL_RANK']}-of-{world}").touch()
     time.sleep(random.uniform(0.001, 0.02))
+    if pathlib.Path(f"finish-{sys.argv[1]}").exists():
+        sys.exit()
     if (rank, os.environ.get("DEAF")) == (1, "1"):
         time.sleep(3600)
     step += 1
@@ -150,6 +152,23 @@ def test_all_nodes_save_before_another_one_joins(any_job, elastic, train):
         agent.signal(signal.SIGTERM)
     assert [a.code(), b.code()] == [TERM, TERM]
     assert_common(saves(elastic)[-1], 4)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_workers_save_although_those_of_another_node_have_finished(any_job, elastic, train, first):
+    agents = dict(zip("ab", two_nodes(any_job, elastic, train), strict=True))
+    finished, other = agents.pop(first), *agents.values()
+    (elastic.cwd / f"finish-{first}").touch()
+    finished.says('still waiting: waiting_for="the workers of other nodes to succeed"')
+    other.signal(signal.SIGTERM)
+    assert other.code() == TERM
+    (lines,) = saves(elastic)
+    assert sorted(line["rank"] for line in lines) in ([0, 1], [2, 3])
+    assert len({line["step"] for line in lines}) == 1
+    assert "no common step" not in other.err
+    finished.signal(signal.SIGTERM)
+    finished.code()
 
 
 @pytest.mark.torch

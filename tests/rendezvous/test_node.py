@@ -862,6 +862,14 @@ def test_store_host_lingers_until_the_other_nodes_leave(pair):
     assert not leader.node.lingers
 
 
+def test_finished_members_are_not_among_the_unfinished(alone, build):
+    assert alone.node.unfinished() == (0,)
+    alone.node.state = replace(alone.node.state, seats=build.seats("abc"), done=("b",))
+    assert alone.node.unfinished() == (0, 2)
+    alone.node.state = replace(alone.node.state, round=model.RoundId(7))
+    assert alone.node.unfinished() is None
+
+
 def test_store_host_lingers_only_if_no_other_node_stays(alone):
     alone.node.linger()
     assert not alone.node.lingers
