@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from agent_fakes import FakeWorkers
+from round_of_two import Ordered
 
 from elastic_core.agent.common_step import agree
 from elastic_core.agent.interface import RunResult, WorkerState
@@ -223,15 +224,20 @@ def test_workers_save_before_a_notice_takes_effect(make_node, at):
 
 
 def test_notice_during_a_restart_limits_the_stop_and_is_announced(make):
+    class Noticed(Ordered):
+        def ask_to_stop(self, until, reason):
+            assert reason == "b joined"
+            node.agent.receive_notice("cloud", Notice("reclaimed", SystemClock().timestamp() + 1.0))
+
     def begin(plan, workers):
         workers.steps = {0: 3, 1: 5}
         node.handler.give(Verdict(Outcome.RESTART, "b joined"))
-        node.agent.receive_notice("cloud", Notice("reclaimed", SystemClock().timestamp() + 1.0))
 
-    node = make(begin, ignore_signals=[0, 1], shutdown_timeout=3600)
+    node = make(begin, workers=Noticed, ignore_signals=[0, 1], shutdown_timeout=3600)
     with pytest.raises(PreemptedError, match="reclaimed"):
         node.run()
     assert signal.SIGKILL in node.workers.signals
+    assert len(node.workers.plans) == 1
     assert [call[1] for call in node.handler.calls if call[0] == "leave"] == ["reclaimed"]
 
 
