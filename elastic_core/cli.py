@@ -218,7 +218,6 @@ def usage(argv: Sequence[str]) -> None:
 
 
 def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
-    """Run a plugin's command."""
     from elastic_core import config
     from elastic_core.hooks.calls import Contexts
     from elastic_core.hooks.records import CommandRecord, kind_of
@@ -275,8 +274,8 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
 
 
 def _open_standard_streams() -> None:
-    """Open any standard streams that are closed. Otherwise, one of the agent's pipes or files would get the number of a
-    standard stream, and would receive the workers' output."""
+    """Open the standard streams that are closed. Otherwise, one of the agent's files could get the number of stdout or
+    stderr, and would receive the workers' output."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
@@ -421,7 +420,6 @@ def _error_of(reading: Reading, manager: PluginManager, history: History) -> Bas
 def _explain_failure(
     error: BaseException, run_id: str = "", command: str = "run", history: History | None = None
 ) -> int:
-    """Print the error and return its exit code. `history` is the failed run's history."""
     from elastic_core import report
 
     code = report.exit_code_of(error)
@@ -473,8 +471,7 @@ def _complain(text: str, highlight: Callable[[str], str] = str) -> None:
 
 
 def _silence(stream: TextIO) -> None:
-    """Redirect the stream to /dev/null. Otherwise, the interpreter's final flush would fail and change the exit
-    code."""
+    """Redirect the stream to /dev/null, because a failing flush at exit would change the exit code."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())

@@ -72,8 +72,7 @@ def probe_torch(kind: str, timeout: Duration = _PROBE_TIMEOUT) -> int:
 
 
 def _ask(kind: str, timeout: Duration) -> str:
-    """Return the output of the probe, and log that the agent is waiting for it. Raises the errors of
-    `subprocess.run`."""
+    """Return the output of the probe. Raises the errors of `subprocess.run`."""
     clock = SystemClock()
     begun = clock.now()
     progress = Progress(begun, "torch to count its devices")

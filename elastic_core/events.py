@@ -119,7 +119,6 @@ class RdzvEvent:
 
 
 def _read(data: str, name: str, kind: type[enum.Enum]) -> dict[str, Any]:
-    """Return the fields of a serialized event. The field `name` is converted to the enum `kind`."""
     try:
         fields = json.loads(data)
         return {**fields, name: kind(fields[name])}

@@ -127,8 +127,7 @@ class LaunchConfig:
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, RawValue]:
-    """Return those settings of a `LaunchConfig` that environment variables can provide: optional fields, and settings
-    without a field."""
+    """Return the settings that environment variables can provide: optional fields, and settings without a field."""
     own = from_environment(environ, {name: SPECS[name] for name in _WITHOUT_FIELD})
     return {**from_torchrun(environ, SPECS), **own.found}
 
@@ -295,8 +294,6 @@ class LocalElasticAgent(ProcessAgent):
 
 
 def _with_join_timeout(settings: Settings, seconds: int, manager: PluginManager) -> Settings:
-    """Add `rdzv_timeout` as the backend's `join_timeout` if the backend has that option and `rdzv_configs` does not set
-    it."""
     if seconds <= 0 or "join_timeout" in settings.rdzv_conf:
         return settings
     record = manager.backend_named(settings.rdzv_backend)
@@ -333,8 +330,8 @@ def run_job(
 
 @contextlib.contextmanager
 def _signals_to(agent: ProcessAgent, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
-    """Forward signals to the agent within the context. In threads other than the main one, this does nothing, because
-    Python allows signal handlers to be installed only in the main thread."""
+    """Forward signals to the agent within the context. Outside the main thread, Python installs no signal handlers, so
+    this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -361,7 +358,7 @@ def _signals_to(agent: ProcessAgent, signals: tuple[signal.Signals, ...]) -> Ite
 
 
 def _write_parent_error_file(failure: ProcessFailure, environ: Mapping[str, str]) -> None:
-    """Write the first failure to this process's error file, if this process is itself a worker of another agent."""
+    """Write the failure to this process's error file, if this process is itself a worker of another agent."""
     from elastic_core import error_file
 
     if path := environ.get(error_file.VARIABLE):

@@ -199,8 +199,8 @@ def configure(
 
 
 class _Sink:
-    """A stream that never blocks its writer for long. If the reader of a pipe or terminal stalls (a pager, Ctrl-S), the
-    agent must not block, so lines that the reader does not read in time are dropped."""
+    """A stream that does not block the agent. If the reader stalls (a pager, Ctrl-S), lines that it does not read in
+    time are dropped."""
 
     def __init__(self, stream: TextIO | None, patience: Duration) -> None:
         self._stream = stream
@@ -248,7 +248,7 @@ class _Sink:
         self._cut = False
 
     def _takes(self, stream: TextIO) -> bool:
-        """Return whether a piece can be written without blocking. Wait for the reader, unless it has already
+        """Return whether a piece can be written without blocking. Waits for the reader, unless it has already
         stalled."""
         fd = _pollable(stream)
         if fd is None:
@@ -269,15 +269,12 @@ def _pollable(stream: TextIO) -> int | None:
 
 
 def _pieces(text: str) -> list[str]:
-    """Split text into parts that fit into a writable pipe without blocking. An escaped character takes up to ten
-    bytes."""
+    """Split the text into parts that a pipe accepts without blocking. An escaped character takes up to ten bytes."""
     size = select.PIPE_BUF if text.isascii() else select.PIPE_BUF // 10
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 class _Output:
-    """A log configuration, which consists of a threshold, a format and a sink."""
-
     def __init__(self, format: Format, threshold: int, sink: _Sink, clock: Clock) -> None:  # noqa: A002
         self._format = format
         self._threshold = threshold
@@ -343,8 +340,7 @@ def _pairs(fields: Mapping[str, object]) -> str:
 
 
 def _shown(value: object) -> str:
-    """Format a value on one line: without quotes if that is unambiguous, otherwise quoted, with control characters
-    escaped. Booleans, None and numbers are written as in JSON, but without `.0`. List items are separated by commas."""
+    """Format a value on one line. Quotes are added only where they are needed."""
     if isinstance(value, (bool, type(None))):
         text = json.dumps(value)
     elif isinstance(value, float):
@@ -359,7 +355,7 @@ def _shown(value: object) -> str:
 
 class _Unconfigured:
     """Passes lines to Python's logger `elastic_core` until `configure` is called. By default, they are not shown,
-    because a library must not write to the console uninvited."""
+    because a library must not print uninvited."""
 
     def emit(self, level: str, event: EventName, fields: dict[str, Any]) -> None:
         import logging

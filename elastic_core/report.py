@@ -115,7 +115,6 @@ def _failure_lines(failures: Mapping[int, ProcessFailure], restarts: Mapping[int
 
 
 def _when(failure: ProcessFailure, restarts: int) -> str:
-    """Return the round and the number of restarts before it. The result is empty for the first round."""
     parts = [f"round {failure.round}"] if failure.round > 1 else []
     parts += [f"after {restarts} restart{'s' if restarts > 1 else ''}"] if restarts else []
     return f" ({', '.join(parts)})" if parts else ""

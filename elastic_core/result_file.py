@@ -73,14 +73,13 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 
 def _as_json(content: dict[str, Any]) -> str:
-    """Convert the content to standard JSON. Numbers that JSON does not support, such as NaN from a script, become
-    strings."""
+    """Convert the content to standard JSON. Numbers that JSON does not support, such as NaN, become strings."""
     standard = json.loads(json.dumps(content, default=str), parse_constant=str)
     return json.dumps(standard, indent=2, allow_nan=False)
 
 
 def _is_special(path: Path) -> bool:
-    """Return whether the path is a device, a pipe or an open file (such as /dev/stdout), which must not be replaced."""
+    """Return whether the path is a device, a pipe or an open file, such as /dev/stdout, which must not be replaced."""
     try:
         mode = path.stat().st_mode
     except OSError:

@@ -87,9 +87,8 @@ def _until(page: mmap.mmap | bytearray) -> Instant:
 
 
 def _open_page() -> mmap.mmap | bytearray:
-    """Map the page. The first process of a worker that maps the page owns it until that process ends. All other
-    processes (such as DataLoader processes) inherit the variable as well, but must neither announce steps nor be asked
-    to stop."""
+    """Map the page. The first process of a worker that maps the page owns it until that process ends. Other processes
+    (such as those of a DataLoader) inherit the variable, but must neither announce steps nor be asked to stop."""
     global _page
     page, own = mapped(STOP_FILE, _SIZE), os.getpid()
     owner = _WHOLE.unpack_from(page, _OWNER)[0]

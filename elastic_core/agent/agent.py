@@ -237,8 +237,7 @@ class SimpleElasticAgent(ElasticAgent):
         return Observation(self._result, self._events.why, verdict, self._result_complete)
 
     def _act(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Perform the decision. Returns the outcome if the run has ended. A restart is performed by `_restart_workers`,
-        which programs may extend."""
+        """Perform the decision. Returns the outcome if the run has ended."""
         self._announce(seen, decision)
         self._orderly_stop = decision.reason if decision.orderly else ""
         if self._drained_until is None and (verdict := seen.found(Outcome.DRAINED)) and verdict.within is not None:
@@ -252,7 +251,6 @@ class SimpleElasticAgent(ElasticAgent):
         return None
 
     def _announce(self, seen: Observation, decision: Decision) -> None:
-        """Report the decision before it is performed."""
         orders = set(decision.orders)
         if seen.found(Outcome.DRAINED) and Order.DEPART in orders:
             self._reporter.phase(AgentPhase.DRAINING, decision.reason)
@@ -270,8 +268,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._announce_leave(decision.reason)
 
     def _stop_group(self, *_: object) -> None:
-        """Stop the workers. If this raises an error, attach the failures to the error, so that it does not hide
-        them."""
+        """Stop the workers. An error from stopping them carries the failures, so that it does not hide them."""
         try:
             self._stop_workers(self._worker_group)
         except Exception as error:
@@ -283,7 +280,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._complete()
 
     def _complete(self, *_: object) -> None:
-        """Report the failures. All their details are known, because no workers are running anymore."""
+        """Report the failures. No workers are running anymore, so all details are known."""
         result = self._completed(self._result)
         if Observation(result).failed and not result.failures:
             result = replace(result, failures=self._failure_of_the_group(result))
@@ -291,15 +288,15 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter.failures(self._result.failures)
 
     def _failure_of_the_group(self, result: RunResult) -> dict[int, ProcessFailure]:
-        """Return an artificial failure for a group that has failed although no worker has. It is needed because nodes
-        can only count failures of workers."""
+        """Return a failure for a group that failed although no worker did, because nodes count only workers'
+        failures."""
         rank, now = self._worker_group.workers[0].global_rank, self._clock.timestamp()
         why = f"the group is {result.state.value}"
         return {rank: ProcessFailure(0, 0, 1, timestamp=now, global_rank=rank, role=self._spec.role, reason=why)}
 
     def _restart(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Restart the workers. If this raises an error, attach to it the failures that caused the restart, so that the
-        error does not hide them."""
+        """Restart the workers. An error from the restart carries the failures that caused it, so that it does not hide
+        them."""
         self._reporter.hangs_elsewhere(seen.reported, self._result.failures)
         self._budget = decision.budget
         if decision.certain:
@@ -434,7 +431,6 @@ class SimpleElasticAgent(ElasticAgent):
 
     @prof
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
-        """Stop the running workers and start new ones in a new round."""
         if WorkerState.is_running(worker_group.state):
             self._stop_workers(worker_group)
             worker_group.state = WorkerState.STOPPED

@@ -72,8 +72,7 @@ def agree(
 
 
 def _following(highest: int, multiple: int) -> int | None:
-    """Return the first multiple of `multiple` above `highest`, or None if it does not fit into the 64 bits that a page
-    has for it."""
+    """Return the first multiple of `multiple` above `highest`, or None if it does not fit into 64 bits."""
     step = (highest // multiple + 1) * multiple
     return step if 0 < step <= GREATEST_STEP else None
 
@@ -161,7 +160,7 @@ class CommonStep:
             get_logger().warning("workers have not saved", local_ranks=left, step=self._step, **_as_fields(failed))
 
     def _unsaved(self) -> tuple[list[int], dict[int, str]]:
-        """Return the workers that may still save, and those that have failed, each with the reason for its failure."""
+        """Return the workers that may still save, and the failed workers with their reasons."""
         saved = self._processes.saved()
         running = [rank for rank in self._processes.running() if rank not in saved]
         failed = {failure.local_rank: failure.reason for failure in self._processes.failures().values()}

@@ -174,7 +174,7 @@ class EventQueue:
         return f"received {self.request.name}" if self.request else ""
 
     def _next_due(self) -> Instant | None:
-        """Return when the next notice is due. After a request to leave, notices are ignored."""
+        """Return when the next notice is due. After a request to leave, no notice is due."""
         return min((notice.due for notice in self._notices.values()), default=None) if self.request is None else None
 
     def _take_notices(self) -> None:

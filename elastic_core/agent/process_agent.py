@@ -111,7 +111,6 @@ class ProcessAgent(SimpleElasticAgent):
             self._processes.close()
 
     def _saving(self) -> CommonStep | None:
-        """Return the object that lets the workers save before this stop, or None if they may not save."""
         group = self._worker_group
         if not self._orderly_stop or group.store is None:
             return None
@@ -137,8 +136,8 @@ class ProcessAgent(SimpleElasticAgent):
         return self._shutdown_timeout + self._kill_timeout
 
     def _end_hung_workers(self) -> None:
-        """Kill only the hung workers. The worker that has been hanging for the longest is killed first, so that it is
-        reported as the root cause."""
+        """Kill only the hung workers. The one that has hung the longest is killed first, so that it becomes the root
+        cause."""
         now = self._clock.now()
         until = later(now, _ASKING)
         hung = [*self._events.pop_expired(), *self._look_for_hangs()]

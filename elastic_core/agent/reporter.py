@@ -117,7 +117,6 @@ class Reporter:
 
 
 def _few(pids: list[int]) -> list[int] | str:
-    """Return all process ids if they fit on one line, otherwise the first and the last."""
     return pids if len(pids) <= _PIDS_IN_A_LINE else f"{pids[0]} to {pids[-1]}"
 
 

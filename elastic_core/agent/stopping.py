@@ -232,8 +232,7 @@ class GroupStop:
             )
 
     def _deliver_output(self) -> None:
-        """Wait until all output has been delivered, the console has accepted no output for too long, or a signal
-        arrives."""
+        """Wait until all output is delivered, the console has stalled for too long, or a signal arrives."""
         done = self._processes.drain()
         signals = len(self._events.signals)
         patience = _HURRIED_PATIENCE if signals else _CONSOLE_PATIENCE

@@ -205,8 +205,7 @@ def _stop(seen: Observation) -> tuple[Order, ...]:
 
 
 def _after_round(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
-    """Decide what to do after this node's round is over. The recorded cause is the event that ended the round, not a
-    local failure."""
+    """Decide what to do after the round is over. The recorded cause is the event that ended it, not a local failure."""
     orders, cause = (*_stop(seen), Order.JOIN), _cause_of(verdict)
     may_save = _workers_may_save(verdict)
     return Decision(orders, verdict.reason, budget, cause, certain=verdict.judged, orderly=may_save)
@@ -237,8 +236,7 @@ def cause_of_end(number: int, restart_count: int, formed: Round) -> Verdict | No
 
 
 def _after_close(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
-    """Decide to end without success: no matter what other nodes report about the job, this node's workers have not
-    succeeded."""
+    """Decide to end without success, because this node's workers have not succeeded, whatever other nodes report."""
     but = "; this node's workers had not succeeded" if verdict.succeeded else ""
     return Decision((*_stop(seen), Order.FAIL if seen.failed else Order.YIELD), closed(verdict) + but, budget)
 

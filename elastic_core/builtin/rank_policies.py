@@ -26,8 +26,7 @@ def by_host(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
 
 
 def _natural(name: str) -> list[tuple[str, int]]:
-    """Split the name into pairs, each of which consists of a string and the number that follows it. The digits of a
-    very long number are split up."""
+    """Split the name into pairs of a string and the number that follows it."""
     pairs = re.findall(r"([^0-9]*)([0-9]{0,18})", name)
     return [(text, int(number or -1)) for text, number in pairs]
 

@@ -139,8 +139,6 @@ class StateStore:
         return values
 
     def _change(self, change: Callable[[Values], Values]) -> Values:
-        """Apply the change and return the new values."""
-
         def attempt() -> Values | None:
             values, token = self._read(replaces=True)
             changed = change(values)

@@ -186,7 +186,6 @@ def _end(event: EventName, part: str, end: Callable[[], object]) -> None:
 
 
 def _node(settings: Settings, local_world_size: int) -> Node:
-    """Return this node's description for the other nodes."""
     host = socket.gethostname()
     return Node(
         name=settings.node_id or generated_name(host),
@@ -200,7 +199,6 @@ def _node(settings: Settings, local_world_size: int) -> Node:
 
 
 def _rank(handler: RendezvousHandler, plan: Plan) -> None:
-    """Apply the rank policy if the job can have several nodes."""
     record, settings = plan.rank_policy.record, plan.settings
     if record.name == SPECS["rank_policy"].default or settings.nnodes.max == 1:
         return
@@ -219,7 +217,6 @@ def _event_recorder(name: str, stack: contextlib.ExitStack) -> EventRecorder:
 
 
 def _start_health(plan: Plan, board: StatusBoard, stack: contextlib.ExitStack) -> None:
-    """Start the health endpoint if one is configured."""
     server, settings = plan.made_health_endpoint(board), plan.settings
     if server is None:
         return
@@ -241,8 +238,8 @@ def _start_health(plan: Plan, board: StatusBoard, stack: contextlib.ExitStack) -
 
 
 def _contributor(manager: PluginManager, watchdog: Watchdog | None, contexts: Contexts) -> EnvironmentContributor:
-    """Return a function that contributes the environment variables of plugins and of the watchdog. The watchdog's
-    variables are known only after it has started."""
+    """Return a function that contributes the variables of plugins and of the watchdog, which exist only after it has
+    started."""
 
     def contribute(plan: RoundPlan) -> dict[str, str]:
         own = watchdog.worker_environment() if watchdog else {}

@@ -290,8 +290,8 @@ def unknown_event_handler(settings: Settings) -> Iterator[Problem]:
 
 
 def _misspelt(tables: Mapping[str, str], manager: PluginManager) -> Iterator[Problem]:
-    """Yield a problem for each table of the config file whose name resembles that of a known backend. Other unknown
-    names may belong to backends that are not installed here."""
+    """Yield a problem for each table whose name resembles a known backend's. Other unknown names may belong to backends
+    that are not installed here."""
     kind = kind_of(RendezvousBackendRecord)
     known = {name for item in manager.records(RendezvousBackendRecord) for name in names_of(item.record)}
     for name, origin in tables.items():

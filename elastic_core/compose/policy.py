@@ -117,8 +117,8 @@ def _holds_secret(options: str, secrets: Collection[str]) -> bool:
 
 
 def _log_dir(settings: Settings, stack: contextlib.ExitStack) -> Path | None:
-    """Return the folder from `--log-dir`. If the flag is missing and the settings require log files, create a folder
-    and log its path. This folder is removed at the end if it is empty."""
+    """Return the folder from `--log-dir`, or a new one if it is needed. A new folder is removed at the end if it is
+    empty."""
     if settings.log_dir is not None or not _writes_files(settings):
         return settings.log_dir
     folder = Path(tempfile.mkdtemp(prefix="elastic-logs-"))
@@ -133,8 +133,6 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def _placer(settings: Settings, log_dir: Path | None, given: LogsSpecs | None) -> Placer | None:
-    """Return the object that decides where logs are written: the `given` object, or the plugin selected by
-    `--logs-specs`."""
     if given is None and settings.logs_specs is None:
         return None
     from elastic_core.workers import logs_specs
@@ -162,8 +160,7 @@ def _writes_files(settings: Settings) -> bool:
 
 
 def _binding(settings: Settings, local_world_size: int, visible: str | None) -> Binding:
-    """Return the configured CPU binding, and log the workers that cannot be bound. `visible` is the value of
-    CUDA_VISIBLE_DEVICES."""
+    """Return the configured CPU binding. `visible` is the value of CUDA_VISIBLE_DEVICES."""
     mode = next((mode for mode in MODES if mode == settings.numa_binding), None)
     if mode is None:
         return NO_BINDING

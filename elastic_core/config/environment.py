@@ -49,8 +49,7 @@ def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> F
 
 
 def _is_of_service(name: str, environ: Mapping[str, str]) -> bool:
-    """Return whether Kubernetes has set the variable to the address of a service, which it does in every pod if there
-    is a service with a matching name."""
+    """Return whether Kubernetes set the variable, as it does in every pod if a service has a matching name."""
     return name.endswith("_PORT") and bool(_OF_SERVICE.match(environ.get(name, "")))
 
 

@@ -97,7 +97,6 @@ def _without_secrets(facts: Mapping[str, Any], secrets: Collection[str]) -> dict
 
 
 def _starter_lines(starter: Mapping[str, Any]) -> list[str]:
-    """Return one line per value. A mapping is shown as one line with its size, followed by one line per entry."""
     lines = ["", "worker starter:"] if starter else []
     for name, fact in starter.items():
         lines.append(f"  {name}: {len(fact) if isinstance(fact, Mapping) else fact}")
@@ -107,7 +106,6 @@ def _starter_lines(starter: Mapping[str, Any]) -> list[str]:
 
 
 def _settings(reading: Reading, secrets: Collection[str], not_used: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Return the value, unit and origin of every setting. Secrets are masked."""
     entries = {}
     for name, spec in SPECS.items():
         value = getattr(reading.settings, name)
@@ -120,7 +118,6 @@ def _settings(reading: Reading, secrets: Collection[str], not_used: Collection[s
 
 
 def _plugin_options(reading: Reading, options: Iterable[Option]) -> dict[str, dict[str, Any]]:
-    """Return the value, unit and origin of every option that plugins added. Secrets are masked."""
     entries = {}
     for option in options:
         value = reading.added[option.name]

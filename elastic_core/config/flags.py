@@ -63,8 +63,7 @@ def read_on(line: CommandLine, specs: Mapping[str, Spec], command: str, mixed: b
 
 
 def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str, line: CommandLine) -> None:
-    """Process the flag `word` and its value. The value may be the first of the words in `after`, which follow the
-    flag."""
+    """Process the flag `word` and its value, which may be the first word in `after`."""
     spec, value = _match(word, specs)
     if spec is None:
         line.certain = False
@@ -90,8 +89,7 @@ def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str,
 
 
 def _match(word: str, specs: Mapping[str, Spec]) -> tuple[Spec | None, str | None]:
-    """Return the flag's setting (None if the flag is unknown) and the value attached to the flag (None if there is
-    none)."""
+    """Return the flag's setting, or None if it is unknown, and the value attached to the flag, if any."""
     name, equals, value = word.partition("=")
     attached = value if equals else None
     if name.startswith("--"):

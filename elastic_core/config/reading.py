@@ -213,7 +213,6 @@ def read(
 
 
 def _places(found: Mapping[str, RawValue]) -> dict[str, str]:
-    """Return each value's origin, by the setting's flag."""
     return {SPECS[name].flag: value.origin for name, value in found.items() if name in SPECS}
 
 

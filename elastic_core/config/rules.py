@@ -41,9 +41,8 @@ def broken_rules(
 
 
 def _rules(settings: Settings, needs_id: bool) -> Iterator[tuple[str, set[str], bool, str]]:
-    """For each rule, yield the flag to report, the settings on which the rule depends, whether the rule holds, and the
-    message to show if it does not. `needs_id` states whether a missing run id is an error, which is known only if the
-    backend is installed and its defaults have been applied."""
+    """For each rule, yield the flag to report, the settings it depends on, whether it holds, and the error message.
+    `needs_id` states whether a missing run id is an error, which depends on the backend's defaults."""
     nnodes, several = settings.nnodes, settings.nnodes.max > 1
     yield (
         "--module",

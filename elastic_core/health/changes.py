@@ -80,7 +80,7 @@ def _round_formed(status: AgentStatus, fact: RoundFormed, now: float) -> AgentSt
 
 
 def _worker_failed(status: AgentStatus, failure: ProcessFailure) -> AgentStatus:
-    """Set `last_failure` to the round's first failure, if known, because the first failure is the root cause."""
+    """Keep the round's first failure in `last_failure`, because it is the root cause."""
     last = status.last_failure
     if last is None or last.round != failure.round or (last.caused_by is not None and failure.caused_by is None):
         status = replace(status, last_failure=failure)
@@ -96,7 +96,7 @@ def _restart_decided(status: AgentStatus, fact: RestartDecided, now: float) -> A
 
 
 def _phase_changed(status: AgentStatus, fact: PhaseChanged, now: float) -> AgentStatus:
-    """Apply a change of phase. Stopping or draining ends the round, unless the node is waiting for the next round."""
+    """Apply a change of phase. Stopping or draining ends the round, unless the node is waiting for the next one."""
     if fact.phase in _ENDING and status.phase is not AgentPhase.JOINING:
         status = _with_round_ended(status, fact.reason, now)
     since = status.phase_since if fact.phase is status.phase else now
@@ -117,7 +117,7 @@ def recovered(status: AgentStatus, parts: Parts, now: float) -> AgentStatus:
 
 
 def _with_round_ended(status: AgentStatus, because: str, now: float, cause: str = "") -> AgentStatus:
-    """Return the status after the last round has ended. If the round's end already has a cause, that cause is kept."""
+    """Return the status after the last round has ended. An earlier cause of its end is kept."""
     if not status.rounds or status.rounds[-1].cause:
         return status
     last = status.rounds[-1]

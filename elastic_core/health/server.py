@@ -110,8 +110,7 @@ def _make(alive_callback: Callable[[], float], port: int, timeout: Duration) -> 
 
 
 class _CallbackView:
-    """An `interfaces.health.AgentView` for a program that only reports when it was last alive, in seconds since the
-    epoch. Its phase is always `running`."""
+    """An `AgentView` of a program that only reports when it was last alive, in seconds since the epoch."""
 
     def __init__(self, alive_callback: Callable[[], float]) -> None:
         self._alive_callback = alive_callback

@@ -139,7 +139,6 @@ class PluginManager:
         return cls(plugins, candidates(points, HANDLERS_GROUP), blocked_names(environ), failures, reserved, allowed)
 
     def _admit(self, candidate: Candidate) -> None:
-        """Admit the plugin with everything it provides, or record why it cannot be admitted."""
         key = f"{candidate.source.distribution}:{candidate.source.plugin}"
         try:
             self._register(key, candidate)
@@ -178,8 +177,7 @@ class PluginManager:
                 self._pluggy.unregister(name=key)
 
     def _returned(self, key: str, hook: str, expected: type[T]) -> list[T]:
-        """Return the result of one plugin's registration hook. It is empty if the plugin does not implement the
-        hook."""
+        """Return the result of one plugin's registration hook, or an empty list if the plugin does not implement it."""
         found: list[T] = []
         for implementation in self.implementations(hook):
             if implementation.hook.plugin_name == key:

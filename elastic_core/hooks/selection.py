@@ -230,8 +230,7 @@ def _advice(error: BaseException, source: Source) -> str:
 
 
 def _is_theirs(path: str) -> bool:
-    """Return whether the file is third-party, that is, outside this project and the standard library. Files in
-    site-packages do not belong to the standard library."""
+    """Return whether the file belongs neither to this project nor to the standard library."""
     installed = "site-packages" in path or "dist-packages" in path
     return not path.startswith(_OURS) and (installed or not path.startswith(_STANDARD))
 

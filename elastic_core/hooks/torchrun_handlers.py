@@ -152,8 +152,7 @@ class TorchrunHandler(RendezvousHandler):
 
 @contextlib.contextmanager
 def _our_errors() -> Iterator[None]:
-    """Replace an error with the elastic-core error whose class has the same name as the error's class or one of its
-    base classes."""
+    """Replace an error with the elastic-core error of the same name, which may be that of a base class."""
     try:
         yield
     except ElasticError:

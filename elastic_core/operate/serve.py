@@ -41,8 +41,8 @@ def serve(server: StoreServer) -> None:
 
 @contextlib.contextmanager
 def _noting() -> Iterator[int]:
-    """Yield a descriptor from which the numbers of signals can be read, one byte each. Python writes the byte as soon
-    as a signal arrives. A Python signal handler would not run while the main thread is waiting."""
+    """Yield a descriptor from which the numbers of signals can be read, one byte each. A Python signal handler would
+    not run while the main thread is waiting."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = {number: signal.signal(number, _ignore) for number in _ENDING}
@@ -62,7 +62,6 @@ def _ignore(_number: int, _frame: FrameType | None) -> None:
 
 
 def _next(signals: int) -> signal.Signals:
-    """Wait for the first signal that stops the server."""
     while (number := os.read(signals, 1)[0]) not in _ENDING:
         pass
     return signal.Signals(number)

@@ -197,9 +197,8 @@ def _of_other(entry: Entry, state: State, beat: HeartbeatState, nodes: NodeRange
 
 
 def _missing(views: list[NodeView], job: JobObservation, state: State) -> tuple[str, ...]:
-    """Return the names of missing nodes. A node that was restarted has a new key but the same name. A drained node is
-    not missing. A few seconds after a node is lost, the store drops its entry. From then on, only the record of how the
-    last round ended contains the node's name."""
+    """Return the names of missing nodes. A restarted node has a new key but the same name. Soon after a node is lost,
+    the store drops its entry, and only the record of the last round's end names the node."""
     present = {entry.node for entry in alive(job.roster, state)}
     absent = [view for view in views if view.standing in (NodeStanding.GONE, NodeStanding.LATE)]
     names = [view.node for view in absent if view.key not in state.draining]

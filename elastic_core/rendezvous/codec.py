@@ -226,7 +226,7 @@ def _draining_of(item: Any) -> dict[str, Duration | None]:
 
 
 def _text(value: Any, longest: int = 4 * _LONGEST_TEXT) -> str:
-    """Return user-facing text, truncated if it is too long. Lone surrogates are replaced because they cannot be
+    """Return user-facing text, truncated if it is too long. Lone surrogates are replaced, because they cannot be
     encoded."""
     text: str = _typed(value, str)
     return text[:longest].encode("utf-8", "replace").decode()
@@ -279,8 +279,8 @@ def _typed(value: Any, kind: type | tuple[type, ...]) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Return the beginning of a value from the network, for a message. The value may be deeply nested or long, or a
-    number that is too big to print."""
+    """Return the beginning of a value, for a message. The value comes from the network, and may be huge or deeply
+    nested."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"
     return repr(value)[:60] if isinstance(value, (str, float, int, type(None))) else type(value).__name__

@@ -47,9 +47,8 @@ class Connection:
         return self.outage is not None or self._slept(asked, now)
 
     def _slept(self, asked: Instant, now: Instant) -> bool:
-        """Return whether the answer took so long that the store was unavailable or this node was suspended. Only one
-        slow answer per failure timeout is treated in this way, because a store that is always slow is still
-        available."""
+        """Return whether the answer took so long that the store was down or this node was suspended. Only one slow
+        answer per failure timeout means that, because a store that is always slow is still available."""
         timeout = self.settings.failure_timeout
         lately = self.away_at is not None and now - self.away_at < timeout
         return now - asked > _SLOW * timeout and not lately
@@ -111,7 +110,7 @@ class Connection:
 
     def _due(self, since: Instant, grace: Duration) -> Instant:
         """Return the deadline. It is one interval early, because the last answered heartbeat may be one interval older
-        than `since`, when the first failed attempt began."""
+        than `since`."""
         return later(since, self.settings.failure_timeout + grace - self.settings.keep_alive_interval)
 
     def fenced(self, asked: Instant | None, grace: Duration, now: Instant) -> tuple[Connection, bool]:

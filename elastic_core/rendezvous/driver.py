@@ -216,8 +216,7 @@ class Driver:
             return partial(self._node.broke, error)
 
     def _advance(self, outcome: Callable[[Instant], object] | None) -> Operation | Idle:
-        """Pass the last operation's outcome to the node, and ask it for the next step. Wakes the threads that wait for
-        a change."""
+        """Pass the last outcome to the node, ask it for the next step, and wake the threads that wait for a change."""
         node = self._node
         with self._changed:
             before, now = self._shown(), self._clock.now()
@@ -283,9 +282,8 @@ class Driver:
                 self._pause(_MANY)
 
     def _wait_for_news(self, kind: str) -> bool:
-        """Wait for a change in the store, and then wait until the operating thread rests again. Without the second
-        wait, the backend would report the same change repeatedly until the node had processed it. Returns True if the
-        node failed to process the change."""
+        """Wait for a change in the store, and then until the operating thread rests again. Otherwise, the backend would
+        report the same change repeatedly. Returns True if the node failed to process the change."""
         with self._changed:
             self._rested.wait_for(lambda: kind == _STATE or self._stopping or self._awaits_roster())
             before, token, lacking = self._known(kind), self._node.token, self._node.lacking
@@ -303,8 +301,8 @@ class Driver:
             return self._known(kind) == before
 
     def _awaits_roster(self) -> bool:
-        """Return whether to wait for changes to the roster. A watcher waits only while the node rests, because each
-        read of the roster affects which change to wait for."""
+        """Return whether to wait for changes to the roster. Each read of the roster affects which change to wait for,
+        so a watcher waits only while the node rests."""
         return self._resting and not self._woken and self._node.wants_roster
 
     def _note_news(self, kind: str) -> None:
@@ -316,8 +314,7 @@ class Driver:
         return self._node.token if kind == _STATE else self._node.seen.roster
 
     def _pause(self, useless: int) -> None:
-        """Pause if the node could not process the change, because the store is unreachable or its data is unreadable.
-        Without the pause, the threads would keep waking each other."""
+        """Pause if the node could not process the change. Otherwise, the threads would keep waking each other."""
         if useless > 0:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping, self._patience.pauses.pause(useless))
@@ -386,8 +383,8 @@ class Operations:
         return tuple(Registration(item.key, self._entries[item.key, item.entry], item.beats) for item in found)
 
     def _decoded(self, key: str, data: bytes) -> Entry | None:
-        """Return the entry, or None if it is unreadable. A node whose entry is unreadable cannot take part, but other
-        nodes can."""
+        """Return the entry, or None if it is unreadable, so that one such entry does not keep other nodes from taking
+        part."""
         if (key, data) in self._entries:
             return self._entries[key, data]
         try:
@@ -402,9 +399,8 @@ class Operations:
 
 
 def _conditions() -> tuple[threading.Condition, threading.Condition, threading.Condition]:
-    """Return three conditions that share a lock. The first signals that something has changed, the second that there is
-    work to do, and the third that the node rests. The conditions are separate so that a heartbeat does not wake any
-    callers."""
+    """Return three conditions that share a lock: something has changed, there is work to do, and the node rests. They
+    are separate so that a heartbeat does not wake any callers."""
     lock = threading.RLock()
     return threading.Condition(lock), threading.Condition(lock), threading.Condition(lock)
 

@@ -190,8 +190,8 @@ class DynamicRendezvousHandler(RoundHandler):
             self._driver.tell(partial(Node.reaches, unreachable=unreachable))
 
     def _come_to(self, found: Callable[[Node], State | None], until: Instant | None = None) -> State | None:
-        """Wait until `found` returns a state. Returns None if `until` comes first. Raises
-        RendezvousError if `found` can never return a state."""
+        """Wait until `found` returns a state, or return None at `until`. Raises RendezvousError if it can never return
+        one."""
 
         def look(node: Node, now: Instant) -> State | None:
             obstacle = node.obstacle(now)
@@ -205,7 +205,7 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.wait(look, deadline)
 
     def _unreachable(self) -> tuple[str, ...]:
-        """Check the members that this node has reason to suspect, and return the keys of those that it cannot reach."""
+        """Return the keys of the suspected members that this node cannot reach."""
         suspects, host = self._driver.ask(lambda node, now: (node.suspects(_MOST_PROBED), node.host))
         places = {seat.key: RendezvousStoreInfo(seat.member.address, seat.port) for seat in suspects}
         if host in places:
@@ -257,8 +257,7 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.ask(lambda node, now: node.election.leading)
 
     def _carry_out(self, order: Callable[[Node], Request]) -> None:
-        """Give the node a request, and wait until the node has carried it out. Raises an error if the node cannot carry
-        it out."""
+        """Give the node a request, and wait until it is carried out. Raises an error if it cannot be."""
         self._driver.start()
         if self._shut or not self._driver.carry_out(order, self._patience.answer):
             obstacle, outage, fault = self._driver.ask(
@@ -308,7 +307,7 @@ class DynamicRendezvousHandler(RoundHandler):
         return not self._backend.hosts_store
 
     def _nobody_stays(self) -> bool:
-        """Return whether all other nodes were also asked to leave. If so, no node needs the store after this one has
+        """Return whether all other nodes are leaving as well. If so, no node needs the store after this one has
         left."""
         if self._driver.ask(lambda node, now: node.heirs):
             return False
@@ -400,7 +399,7 @@ def _in_order(policy: RankPolicy, candidates: Sequence[described.Candidate]) -> 
 
 
 def _checked(entry: Entry) -> Entry:
-    """Return the entry unchanged. Raises ConfigurationError if other nodes would not be able to read the entry."""
+    """Return the entry unchanged. Raises ConfigurationError if other nodes could not read it."""
     try:
         check_entry(entry)
     except ValueError as error:

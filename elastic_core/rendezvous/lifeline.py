@@ -109,7 +109,6 @@ class Lifeline:
                 held.close()
 
     def _let_go(self) -> None:
-        """Close the connection and wake the thread."""
         self._changed.notify_all()
         if self._connection is not None:
             with contextlib.suppress(OSError):
@@ -130,8 +129,8 @@ class Lifeline:
                 met = self._follow(seat, turn, met)
 
     def _follow(self, seat: Seat, turn: int, met: str) -> str:
-        """Watch a member until its agent has ended, this agent gives up, or this agent has to watch another member.
-        Returns the key of the last member to which this agent was connected."""
+        """Watch a member until its agent has ended, this agent gives up, or another member has to be watched. Returns
+        the key of the last member to which this agent was connected."""
         for _ in range(_MOST_ENDS):
             try:
                 self._hold(seat, turn)
@@ -147,7 +146,7 @@ class Lifeline:
         return met
 
     def _hold(self, seat: Seat, turn: int) -> None:
-        """Connect to the member, and wait until the connection ends. Raises OSError if the attempt to connect fails."""
+        """Connect to the member, and wait until the connection ends. Raises OSError if the member cannot be reached."""
         address = resolve_host(seat.member.address, seat.lifeline)[0]
         with socket.socket(address.family, socket.SOCK_STREAM) as made:
             made.settimeout(_ANSWER)

@@ -125,7 +125,6 @@ def progress(
 
 
 def _work_left(state: State, roster: Roster) -> str:
-    """Describe which members of a running round are still working."""
     done = {seen.entry.key for seen in roster if seen.entry.done == state.round}
     busy = state.names(key for key in state.busy if key not in done)
     return (

@@ -323,8 +323,8 @@ def failed(state: State, round_id: RoundId, report: Report) -> State:
 
 
 def _is_new(report: Report, end: End) -> bool:
-    """Return whether the report adds information about how the round ended. A node may find out later that its failure
-    was not caused by the loss of another node. If there are too many reports, the certain ones take precedence."""
+    """Return whether the report adds information. A node may find out later that another node's loss did not cause its
+    failure. If there are too many reports, the certain ones take precedence."""
     known = next((other for other in end.reports if other.key == report.key), None)
     if known is None:
         full = len(end.reports) >= MOST_REPORTS
@@ -334,7 +334,7 @@ def _is_new(report: Report, end: End) -> bool:
 
 
 def _with_report(end: End, report: Report) -> End:
-    """Add the report to the end. The first certain report determines the reason."""
+    """Add the report. The first certain report determines the reason."""
     others = [r for r in end.reports if r.key != report.key]
     if len(others) >= MOST_REPORTS:
         others.remove([r for r in others if not r.certain][-1])

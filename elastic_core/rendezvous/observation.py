@@ -119,8 +119,8 @@ class Observation:
         return replace(seen, roster=(*self._gone_done(found, state), *roster))._with_absent(state, now)
 
     def _gone_done(self, found: tuple[Registration, ...], state: State) -> tuple[ObservedEntry, ...]:
-        """Return the members that are not lost although their entries have disappeared: the observer had seen that they
-        were done, but no node had recorded their success yet."""
+        """Return the members whose entries have disappeared although they are not lost: the observer has seen that they
+        were done, but no node has recorded it yet."""
         here = {item.key for item in found}
         busy = set(state.busy) if state.open else set()
         return tuple(
@@ -134,8 +134,8 @@ class Observation:
         return Counter(value, now) if before is None else before.seen(value, now, self.interval)
 
     def _with_absent(self, state: State, now: Instant) -> Observation:
-        """Record which members are absent. If a member is newly absent, postpone `settled`, because other entries may
-        also disappear."""
+        """Record which members are absent. A newly absent member postpones `settled`, because other entries may also
+        disappear."""
         if not self.leased and self.registrations:
             return self
         absent = frozenset(state.busy) - {item.key for item in self.registrations}

@@ -46,8 +46,6 @@ class RendezvousHandlerRegistry:
 
 
 class _WithInstalled(RendezvousHandlerRegistry):
-    """A registry that falls back to the installed plugins."""
-
     def _unregistered(self, params: RendezvousParameters) -> RendezvousHandler:
         from elastic_core.hooks.context import Context
         from elastic_core.hooks.manager import PluginManager  # imported here because it searches for installed plugins

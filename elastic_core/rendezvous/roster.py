@@ -113,7 +113,7 @@ def arranged(order: list[Entry], before: Sequence[str], policy: RankPolicy | Non
 
 
 def _with_first(places: list[Entry | None]) -> list[Entry | None]:
-    """Return the places, with the first survivor moved to rank 0 if that rank is free."""
+    """Move the first survivor to rank 0 if that rank is free."""
     first = next((place for place, entry in enumerate(places) if entry is not None), 0)
     if first:
         places[0], places[first] = places[first], None
@@ -136,7 +136,6 @@ def natural(name: str) -> list[tuple[int, int, str]]:
 
 
 def _digits(part: str) -> tuple[int, int, str]:
-    """Return a sort key for a number of any size. It consists of the number's length without leading zeros, and its
-    digits."""
+    """Return a sort key for a number of any size: its length without leading zeros, and its digits."""
     digits = part.lstrip("0")
     return 0, len(digits), digits

@@ -198,26 +198,24 @@ class RosterLog:
             self.announce(store, key, own.entry)
 
     def _is_in_place(self, store: Store, own: _Own, slot: int) -> bool:
-        """Return whether the record in this slot still exists and is not far behind the end of the log. Most heartbeats
-        check neither, and return True."""
+        """Return whether the record still exists and is not far behind the end of the log. Most heartbeats check
+        neither."""
         if own.beats % _BEATS_PER_LOOK == 0:
             return 0 <= add(store, self._keys.slots, 0) - slot <= _FAR_BEHIND
         due = own.beats % _BEATS_PER_LOOK == _BEATS_PER_LOOK // 2
         return not due or standing(store, self._keys.slot(slot)) == own.written
 
     def _incremented(self, store: Store, counter: str) -> int:
-        """Increment the counter, and return its new value, or 0 if something else has written to it. In that case, the
-        node switches to another counter."""
+        """Increment the counter, and return its new value, or 0 if something else has written to it."""
         try:
             return add(store, counter, 1)
         except RendezvousStateError:
             return 0
 
     def _append(self, store: Store, key: str, own: _Own) -> int:
-        """Write the record into a new slot, and return `base`. Move on to the next slot if a reader has voided this
-        one, if something else has written to it, or if it precedes `base`. (A slot before `base` was voided and deleted
-        before this node could fill it.) The entry's older record is kept for readers that have not read this far
-        yet."""
+        """Write the record into a new slot, and return `base`. Try the next slot if a reader has voided this one, if
+        something else has written to it, or if it precedes `base`, which means that it was voided and deleted. The
+        entry's older record is kept for readers that have not read this far yet."""
         own.latest, begins = None, own.first == 0
         for _ in range(_MOST_TRIES):
             slot = add(store, self._keys.slots, 1)
@@ -263,8 +261,8 @@ class RosterLog:
         self.cursor = self._base - 1
 
     def _look(self, store: Store) -> tuple[int, dict[str, int]]:
-        """Read the number of slots that have been taken, together with the live entries' counters. Raises EpochEnded if
-        the nodes have left the epoch."""
+        """Read how many slots are taken, and the live entries' counters. Raises EpochEnded if the nodes have left the
+        epoch."""
         counters = [live.counter for live in self._live.values()]
         values = values_there(store, [self._keys.id, self._keys.slots, *counters])
         if epoch_named(values.get(self._keys.id, b"")) != self._keys.epoch:
@@ -273,9 +271,8 @@ class RosterLog:
         return self._sighted_slots(store, taken), self._counted(store, counters, values)
 
     def _sighted_slots(self, store: Store, taken: int) -> int:
-        """Record when it was first seen that this many slots had been taken. If the number contradicts earlier reads,
-        reread the log from `base`. If it also contradicts `base`, raise ForeignWrite, because something else has
-        written the number or `base`."""
+        """Record when this many slots were first seen. If the number contradicts earlier reads, reread the log from
+        `base`. If it also contradicts `base`, raise ForeignWrite, because something else has written one of them."""
         if taken < self.cursor and self._live:
             raise foreign(
                 f"a number that only grows under the key {self._keys.slots!r}", f"{taken} after {self.cursor}"
@@ -310,9 +307,8 @@ class RosterLog:
         return True
 
     def _filled(self, store: Store, first: int, last: int) -> list[bytes]:
-        """Return the values of filled slots from `first` on, but never beyond the next hole, because `multi_get` would
-        wait for the hole to be filled. Returns an empty list if another reader has just deleted one of these slots. In
-        that case, `base` is beyond that slot."""
+        """Return the values from `first` up to the next hole, because `multi_get` would wait for a hole to be filled.
+        The list is empty if another reader has just deleted one of these slots. `base` is then beyond that slot."""
         names = [self._keys.slot(number) for number in range(first, last + 1)]
         while names and not store.check(names):
             names = names[: len(names) // 2]
@@ -349,8 +345,8 @@ class RosterLog:
             self._live[record.key] = _Live(record.first, slot, counter, record.entry)
 
     def _record(self, slot: int, value: bytes) -> LogRecord | None:
-        """Return the slot's record, or None for a void slot or an unsigned record. Raises ValueError if the value is
-        not a record."""
+        """Return the record, or None for a void slot or an unsigned record. Raises ValueError if the value is no
+        record."""
         opened = None if value == VOID else self._seal.opened(self._keys.slot(slot), value)
         return None if opened is None else decoded_record(opened)
 
@@ -380,8 +376,8 @@ class RosterLog:
             slot -= 1
 
     def _delete(self, store: Store, slot: int, withdrawn: str | None, counted: set[str]) -> bool:
-        """Delete the slot. If a key was withdrawn there, delete its counter first, because no other record names that
-        counter."""
+        """Delete the slot. If a key was withdrawn there, its counter is deleted first, because no other record names
+        it."""
         if withdrawn is not None and withdrawn not in counted:
             delete(store, withdrawn)
         return delete(store, self._keys.slot(slot))

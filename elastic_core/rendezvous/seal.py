@@ -220,8 +220,8 @@ class SignedBackend(RosterBackend):
 
 
 def _checked(call: Callable[[], T]) -> T:
-    """Call the backend. If the backend itself rejects the data, the error records that the data cannot belong to nodes
-    with another secret, because it is not signed."""
+    """Call the backend. Data that the backend itself rejects is not signed, so it cannot belong to nodes with another
+    secret."""
     try:
         return call()
     except ForeignStateError as error:
@@ -238,7 +238,6 @@ def seal_of(params: RendezvousParameters) -> HmacSeal:
 
 
 def _secrets_in(path: str) -> tuple[bytes, ...]:
-    """Return the secrets in the file, one per non-empty line."""
     try:
         found = tuple(line for line in (line.strip() for line in read_secret(path).splitlines()) if line)
         if not 1 <= len(found) <= _MOST_SECRETS:

@@ -47,8 +47,6 @@ def _member(line: str) -> Member:
 
 
 class _Lazy(Sequence[T]):
-    """A sequence whose items are created on access."""
-
     def __init__(self, lines: Sequence[str], make: Callable[[str], T]) -> None:
         self._lines = lines
         self._make = make

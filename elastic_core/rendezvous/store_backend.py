@@ -52,8 +52,8 @@ _MOST_MOVES = 3  # the number of moves that one operation may follow
 
 @dataclass
 class _Epoch:
-    """What this process knows about one epoch of the store. A new epoch begins when the store has lost its data or
-    something else has overwritten part of it."""
+    """What this process knows about one epoch of the store. A new epoch begins when the store's data is lost or
+    overwritten."""
 
     keys: Keys
     versions: Versions
@@ -250,8 +250,8 @@ class StoreBackend(RosterBackend):
         self._connector.close()
 
     def _counted_lead(self, store: Store, key: str, amount: int) -> int:
-        """Add to the leader counter, and return its new value. If something else has written to it, a leader resets it.
-        This is harmless, because nodes only check whether the counter changes."""
+        """Add to the leader counter, and return its new value. If something else has written to it, a leader resets it,
+        because nodes only check whether it changes."""
         try:
             return add(store, key, amount)
         except RendezvousStateError:
@@ -278,8 +278,8 @@ class StoreBackend(RosterBackend):
     def _in_epoch(
         self, store: Store, operation: Callable[[Store, _Epoch], T], takes_part: bool, trail: dict[str, bool]
     ) -> T:
-        """Perform the operation in the current epoch. If the nodes have to leave that epoch, first begin a new one.
-        Raises StoreMoved if the store has moved to another address."""
+        """Perform the operation in the current epoch, or in a new one if the nodes have to leave that epoch. Raises
+        StoreMoved if the store has moved to another address."""
         assert self._epoch is not None  # `_current_epoch` was called when the connection was made
         if self._observes and takes_part:
             self._observes, self._epoch = False, None
@@ -306,9 +306,8 @@ class StoreBackend(RosterBackend):
     # -- where the store is, see `handover`
 
     def _directed_to(self, store: Store, epoch: _Epoch, heirs: Sequence[str], trail: dict[str, bool]) -> str:
-        """Return the address to which a marker leads. Returns an empty string if the store stays here because the
-        marker leads nowhere or the nodes have left this epoch. Raises RendezvousConnectionError as long as this node
-        cannot determine this, or if this process only reads."""
+        """Return the address to which a marker leads, or an empty string if the store stays here. Raises
+        RendezvousConnectionError as long as the answer is unknown, or if this process only reads."""
         if self._has_ended(store, epoch):
             return ""
         try:
@@ -334,8 +333,7 @@ class StoreBackend(RosterBackend):
         return now - self._unanswered[2] >= POINTER_PATIENCE
 
     def _move_to(self, where: str) -> None:
-        """Use the store at `where` from now on. If this node serves that store, keep a pointer to it at the
-        endpoint."""
+        """Use the store at `where` from now on. If this node serves it, keep a pointer to it at the endpoint."""
         assert self._mover is not None
         if self._pointer is not None:
             self._pointer.close()
@@ -348,9 +346,9 @@ class StoreBackend(RosterBackend):
     def _successor(
         self, store: Store, epoch: _Epoch, timeout: Duration, heirs: Sequence[str] = (), stays: bool = False
     ) -> str:
-        """Return the address of the store from now on, or an empty string if the store stays here. If it is this node's
-        turn, the node takes over the store. `stays` is True if this node serves the store and keeps it when no other
-        node takes it over in time. Raises RendezvousConnectionError if no node has taken the store over yet."""
+        """Return the store's new address, or an empty string if the store stays here. If it is this node's turn, the
+        node takes over the store. `stays` is True if this node serves the store and keeps it when no other node takes
+        it over in time. Raises RendezvousConnectionError if no node has taken the store over yet."""
         if self._mover is None:
             raise foreign("a store that never moves", "a marker that it has moved")
         place = None if self._observes else turn(heirs, epoch.log.own_keys, self._mover.listed)
@@ -374,7 +372,7 @@ class StoreBackend(RosterBackend):
 
     def _inherit(self, store: Store, epoch: _Epoch) -> bytes | None:
         """Serve the store in this process, and record its new address in the old store. Returns the record that the old
-        store contains afterwards, or None if this process cannot serve the store."""
+        store then contains, or None if this process cannot serve the store."""
         assert self._mover is not None
         served = self._mover.serve()
         if served is None:
@@ -401,7 +399,7 @@ class StoreBackend(RosterBackend):
 
     def _give_way(self, store: Store, epoch: _Epoch) -> None:
         """Raise StoreMoving if other nodes have continued at the endpoint while this store was cut off from it. All
-        nodes that use this store then join those nodes."""
+        users of this store then join those nodes."""
         where = "" if self._pointer is None else self._pointer.overtaken_at
         if where and self._connector.hosts:
             create(store, epoch.keys.moved, self._seal.sealed(epoch.keys.moved, where.encode()))
@@ -409,8 +407,7 @@ class StoreBackend(RosterBackend):
             raise StoreMoving(())
 
     def _await(self, present: set[str], until: Instant) -> None:
-        """Wait until these nodes have announced themselves in the store at its new address, but only until the time
-        `until`."""
+        """Wait until these nodes have announced themselves at the store's new address, but no longer than `until`."""
         left = until - self._clock.now()
         while left > 0 and not present <= {item.key for item in self.roster()}:
             epoch = self._epoch
@@ -420,14 +417,12 @@ class StoreBackend(RosterBackend):
             left = until - self._clock.now()
 
     def _reconnected(self, store: Store) -> None:
-        """Renew the two connections for waiting. The main connection has just been renewed, so the others may still
-        lead to an abandoned store."""
+        """Renew the two connections for waiting, which may still lead to an abandoned store."""
         self._current_epoch(store)
         for line in (self._state_line, self._roster_line):
             line.renew()
 
     def _current_epoch(self, store: Store) -> _Epoch:
-        """Return the store's current epoch. If it has changed, forget the previous one."""
         name = self._name_of_epoch(store)
         before = self._epoch
         if before is None or before.name != name:

@@ -186,8 +186,8 @@ def point(store: Store, keys: Keys, seal: Seal, where: str) -> bool:
 
 
 def _marker_at(key: str) -> str:
-    """Return the place for which a marker is signed. It differs from the state's place, so that nodes cannot mistake a
-    signed state for a marker."""
+    """Return the place for which a marker is signed. It is not the state's place, so a signed state cannot pass for a
+    marker."""
     return key + "/moving"
 
 
@@ -328,15 +328,15 @@ class Versions:
         return False
 
     def _delete_old(self, store: Store, number: int) -> None:
-        """Delete this version. If another node wrote the previous version, keep deleting downwards until a version is
-        already missing, because that node may have stopped before it deleted its own old versions."""
+        """Delete this version. If another node wrote the previous one, also delete those below, down to the first gap,
+        because that node may have stopped before it deleted its own old versions."""
         another = self._known is not None and not self._known[1].startswith(self._writer)
         while number > 0 and delete(store, self._keys.state(number)) and another:
             number -= 1
 
     def _raised_head(self, store: Store, number: int) -> int:
-        """Raise the head to at least this number, and return the head. If the node dies before it has raised the head,
-        its version is still valid, and the head lags until the next write."""
+        """Raise the head to at least this number, and return it. If the node dies first, its version is still valid,
+        and the head lags until the next write."""
         head = number - 1
         while True:
             found = as_number(self._keys.head, compare_set(store, self._keys.head, b"%d" % head, b"%d" % number))
@@ -356,7 +356,6 @@ class Versions:
         return as_number(self._keys.head, create(store, self._keys.head, b"0"))
 
     def _is_stored(self, store: Store) -> bool:
-        """Return whether the newest known version is stored."""
         return self._known is None or standing(store, self._keys.state(self._known[0])) == self._known[1]
 
     def _number(self) -> int:

@@ -132,8 +132,8 @@ def check_existing(path: Path) -> None:
 
 
 def _check(status: os.stat_result, path: Path) -> None:
-    """Accept any file in a folder where only the owner can write. If others can also write there, the file must belong
-    to the folder's owner, to root or to this user."""
+    """Accept any file in a folder where only the owner can write. In other folders, the file must belong to the
+    folder's owner, to root or to this user."""
     if is_descriptor(path) or not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
         return
     folder = path.parent.stat()
@@ -197,8 +197,7 @@ def make_folders(base: Path, *names: str) -> Path:
 
 
 def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield every folder and link that the kernel traverses when it resolves the absolute `path`, and finally the
-    target."""
+    """Yield every folder and link that the kernel traverses to resolve the absolute `path`, and finally the target."""
     ahead, here, links = list(reversed(path.parts)), Path("/"), 0
     while ahead:
         name = ahead.pop()
@@ -221,8 +220,8 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def _is_unknown(uid: int) -> bool:
-    """Return whether this id stands for all users that are unknown in this container. The machine's root user is one of
-    them, so for a folder from outside the container, it is impossible to determine the owner."""
+    """Return whether this id stands for all users that are unknown in this container. They include the machine's root,
+    so the owner of a folder from outside the container is unknown."""
     try:
         if Path("/proc/self/uid_map").read_text().split() == _ALL_USERS:
             return False

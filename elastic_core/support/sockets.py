@@ -184,8 +184,7 @@ def bound_at(host: str, port: int) -> socket.socket:
 
 
 def _own_address(host: str, port: int = 0) -> Address | None:
-    """Return `host` as an address. The only names that are resolved are those of the loopback address; for any other
-    name, the result is None."""
+    """Return `host` as an address, or None if it is a name. Only names of the loopback address are resolved."""
     if (ip_address(host) is None or "%" in host) and not is_loopback(host):
         return None
     with contextlib.suppress(OSError):

@@ -79,8 +79,7 @@ class Deadlines(Generic[T]):
         return self._running.get((timer.pid, timer.scope)) is timer
 
     def _tidy(self) -> None:
-        """Rebuild the heap if it consists mostly of released timers, which would otherwise remain in it until their
-        deadlines."""
+        """Rebuild the heap if it consists mostly of released timers, which would stay in it until their deadlines."""
         if len(self._heap) > 2 * len(self._running) + _SLACK:
             self._heap = [entry for entry in self._heap if self._runs(entry[2])]
             heapq.heapify(self._heap)

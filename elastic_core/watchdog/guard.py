@@ -103,8 +103,7 @@ def expires(
 
 @contextlib.contextmanager
 def _guarded(client: TimerClient | None, scope: str | None, place: str, after: float) -> Iterator[None]:
-    """Guard a block. The client and the scope are determined on entry to the block, because in a decorator `expires` is
-    called much earlier."""
+    """Guard a block. The client and the scope are determined here because a decorator calls `expires` much earlier."""
     client, scope = client or _client or _watchdogs(), scope or _in_this_thread(place)
     client.acquire(scope, _CLOCK.timestamp() + after)
     try:
@@ -121,7 +120,6 @@ def _in_this_thread(place: str) -> str:
 
 @functools.cache
 def _watchdogs() -> TimerClient:
-    """Return the client from the agent's watchdog."""
     maker = os.environ.get(CLIENT_VARIABLE, "")
     module, _, name = maker.partition(":")
     if not name:

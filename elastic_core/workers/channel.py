@@ -167,7 +167,7 @@ class ConsoleSink:
 
 
 def _piece(data: memoryview) -> int:
-    """Return how many bytes to write in one call: whole lines and, if possible, no more than can be written to a pipe
+    """Return how many bytes to write in one call: whole lines and, if possible, no more than a pipe accepts
     atomically."""
     end = bytes(data[:_PIPE_BUF]).rfind(b"\n") + 1 if len(data) > _PIPE_BUF else len(data)
     return end or _PIPE_BUF
@@ -283,8 +283,8 @@ class Channel:
             self._filtered.write(b"".join(map(_ended, chosen)))
 
     def _show_on_console(self, lines: list[bytes]) -> None:
-        """Show the lines. Without a prefix, their bytes are passed on unchanged. With a prefix, output from different
-        workers never shares a line."""
+        """Show the lines. Bytes without a prefix pass unchanged. With a prefix, different workers' output never shares
+        a line."""
         text = b"".join(lines)
         shown, self._shown = self._shown, max(self._shown - len(text), 0)
         if not self._plan.prefix:

@@ -119,16 +119,15 @@ def curable(exitcode: int, tail: Sequence[str]) -> bool:
 
 
 def _refused(tail: Sequence[str]) -> bool:
-    """Return whether Python could not read the script or module that it was asked to run. A syntax error that occurs
-    later, while the user's code is running (in a file that is being replaced, or in a response that the code
-    evaluates), has frames of that code in its traceback, and may be temporary."""
+    """Return whether Python could not read the script or module to run. A syntax error that occurs later, while the
+    user's code is running, has frames of that code in its traceback, and may be temporary."""
     frames = [found[1] for found in map(_FRAME.match, tail) if found]
     return bool(tail and _SYNTAX.match(tail[-1])) and all(_OF_PYTHON.fullmatch(name) for name in frames)
 
 
 def _bad_arguments(tail: Sequence[str]) -> bool:
-    """Return whether the last line is an error after a usage message. If the usage message is long, only its indented
-    lines are left in the tail. Without a usage message, the error may come from another program, such as srun."""
+    """Return whether the last line is an error after a usage message. Of a long message, only indented lines are left
+    in the tail. Without a usage message, the error may come from another program, such as srun."""
     *before, last = tail or ("",)
     if _BAD_FLAG.match(last):
         return bool(before) and before[-1].startswith((*_USAGE, " "))
@@ -176,7 +175,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
 
 
 def _number(text: str) -> float | str:
-    """Return the number. An infinity or a NaN, which JSON cannot express, is returned as a string."""
+    """Return the number, or a string for an infinity or a NaN, which JSON cannot express."""
     return number if math.isfinite(number := float(text)) else text
 
 
@@ -245,8 +244,7 @@ def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, Process
 
 
 def _cause(failed: Sequence[Evidence]) -> Evidence:
-    """Return the worker that exited first, unless another worker wrote its error file before that and then took a long
-    time to exit."""
+    """Return the worker that exited first, unless another one wrote its error file before that and was slow to exit."""
     first = failed[0]
     if first.killed_for:  # it hung before the other workers gave up
         return first

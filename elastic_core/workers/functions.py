@@ -145,9 +145,8 @@ class _Shared:
 
 @dataclass(frozen=True)
 class _PickledCall:
-    """A function and its arguments, which the child unpickles only when it makes the call. By then, the child has the
-    worker's environment and streams. Modules that are imported during unpickling therefore see that environment, and
-    errors from such imports go to those streams."""
+    """A function and its arguments, which the child unpickles when it calls the function. By then, it has the worker's
+    environment and streams, so the imports see that environment, and their errors go to those streams."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -198,8 +197,8 @@ def _run(
     cpus: Cpus,
     is_spawned: bool,
 ) -> None:
-    """Run in the child. The child first creates its own session, so that the agent can find and end all processes that
-    it starts. It does nothing with `mark` except keep it open (see `Launch`)."""
+    """Run in the child. The child creates its own session, so that the agent can end all processes that it starts. The
+    child keeps `mark` open, and does nothing else with it (see `Launch`)."""
     os.setsid()
     _forget_handlers()
     for target, stream in zip(_STREAM_NAMES, streams, strict=True):
@@ -216,8 +215,7 @@ def _run(
 
 
 def _finish_and_leave(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:
-    """Call `_finish`, and then exit without finalizing the interpreter, in a process that would otherwise finalize
-    it."""
+    """Call `_finish`, and then exit without finalizing the interpreter."""
     try:
         _finish(call, result, own)
     except SystemExit as left:
@@ -254,8 +252,7 @@ def _finish(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> No
 
 
 def _forget_handlers() -> None:
-    """Remove the agent's signal handlers in a forked child. Signals that are ignored stay ignored, as they do across
-    exec."""
+    """Remove the agent's signal handlers in a forked child. Ignored signals stay ignored, as they do across exec."""
     for signum in signal.valid_signals():
         if callable(signal.getsignal(signum)):
             signal.signal(signum, signal.SIG_DFL)
@@ -264,9 +261,8 @@ def _forget_handlers() -> None:
 
 
 def _attach(name: str, fd: int) -> None:
-    """Make `sys.stdout` or `sys.stderr` write to the worker's stream, because in a forked child it may still be the
-    agent's object (such as a notebook's stream). Each line is flushed, so that a worker that is killed loses no
-    complete line."""
+    """Make `sys.stdout` or `sys.stderr` write to the worker's stream. In a forked child, it may still be the agent's
+    object, such as a notebook's stream. Each line is flushed, so that a killed worker loses no complete line."""
     stream = getattr(sys, name)
     if isinstance(stream, io.TextIOWrapper) and stream.fileno() == fd:
         stream.reconfigure(line_buffering=True)

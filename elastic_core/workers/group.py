@@ -349,15 +349,12 @@ class LocalWorkers:
         return [worker for worker in workers if worker.exitcode is None]
 
     def _obeyed(self, ended: WorkerExit) -> bool:
-        """Return whether the worker exited because the agent asked it to exit, and not because it was killed for
-        hanging."""
+        """Return whether the worker exited because the agent asked it to, and not because it was killed for hanging."""
         if self._round is None or not self._round.signals or ended.local_rank in self._round.killed:
             return False
         return ended.exitcode == 0 or bool(self._round.signals & {-ended.exitcode, ended.exitcode - 128})
 
     def _open_folder(self, plan: RoundPlan) -> Path:
-        """Create the folder for the round's files. The folder is created in the log folder if there is one, otherwise
-        in the scratch folder."""
         try:
             _, scratch = self._ensure_helpers()
         except OSError as error:
@@ -464,8 +461,8 @@ class LocalWorkers:
 
 
 def _temporary_folder() -> tuple[Path, int]:
-    """Create a temporary folder. Returns the folder and a descriptor that holds a lock on it, because systemd-tmpfiles
-    does not remove locked folders."""
+    """Create a temporary folder. Returns it with a descriptor that locks it, because systemd-tmpfiles keeps locked
+    folders."""
     try:
         path = Path(tempfile.mkdtemp(prefix="elastic-"))
         try:
@@ -484,8 +481,7 @@ def _temporary_folder() -> tuple[Path, int]:
 
 @contextlib.contextmanager
 def _threads_counted() -> Iterator[None]:
-    """Convert the RuntimeError that Python raises if it cannot start a thread into an OSError, which it raises for the
-    other limits."""
+    """Convert the RuntimeError that Python raises if no thread can be started into an OSError, as for other limits."""
     try:
         yield
     except RuntimeError as error:

@@ -111,8 +111,7 @@ class Guardian:
         self._process.close(timeout)
 
     def _order(self, line: str) -> None:
-        """Send an order that the caller has already recorded, so that a guardian started by this call also receives
-        it."""
+        """Send an order that the caller has already recorded, so that a guardian started here also receives it."""
         if not self._closed and (self._lost or not self._process.order(line)):
             self._replace()
 

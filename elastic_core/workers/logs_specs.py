@@ -201,7 +201,6 @@ def installed_points(allowed: Collection[str] | None = None) -> dict[str, EntryP
 
 
 def _as_torch(text: str) -> Any:
-    """Return the value as torch's type if the plugin has imported torch. Otherwise, return the string unchanged."""
     module = sys.modules.get(_TORCHS_MODULE)
     return module.Std.from_str(text) if module is not None else text
 

@@ -121,8 +121,7 @@ class OutputPump:
         return self._wake_reader not in fds or self._woken()
 
     def _woken(self) -> bool:
-        """Handle a request from `catch_up`. Returns false if the wake pipe has no writer left, which means that the
-        pump must end."""
+        """Handle a request from `catch_up`. Returns false if the wake pipe has no writer left, so the pump must end."""
         if not os.read(self._wake_reader, _CHUNK):
             return False
         for fd in list(self._channels):
@@ -135,7 +134,7 @@ class OutputPump:
             self._asked.popleft().set()
 
     def _read(self, fd: int) -> int:
-        """Move one chunk of output. Returns the length of the chunk, or 0 at the end of the stream."""
+        """Move one chunk of output. Returns its length, or 0 at the end of the stream."""
         data = os.read(fd, _CHUNK)
         self.moved += len(data)
         if data:
@@ -156,7 +155,7 @@ class OutputPump:
 
     def _hand_over(self, fd: int) -> None:
         """Hand the pipe to a background `cat`, so that a process in another session, such as an uploader, can keep
-        writing without SIGPIPE after the agent exits. `cat` exits when that process closes the pipe."""
+        writing after the agent exits. `cat` exits when that process closes the pipe."""
         with open(os.devnull, "wb") as null:
             destination = self._channels[fd].destination
             places = (fd, null.fileno() if destination is None else destination, null.fileno())
@@ -171,8 +170,7 @@ class OutputPump:
                 get_logger().warning("output lost", reason=reason)
 
     def _take_what_is_there(self, fd: int) -> bool:
-        """Move the output that is in the pipe now, even if writers keep adding to it. Returns false at the end of the
-        stream."""
+        """Move the output that is in the pipe now, even if writers add more. Returns false at the end of the stream."""
         left = _LARGEST_PIPE
         while left > 0 and wait_readable(fd, 0):
             moved = self._read(fd)
@@ -192,8 +190,8 @@ class OutputPump:
                 self._guarded(fd, channel.show_unfinished)
 
     def _guarded(self, fd: int, move: Callable[[], None]) -> None:
-        """Call `move`, and continue after any error. A bug may lose output, but it must not leave a worker's pipe
-        without a reader. Only the first error in each stream is logged."""
+        """Call `move`, and continue after any error. A bug may lose output, but must not leave a pipe without a
+        reader."""
         try:
             move()
         except Exception as error:  # noqa: BLE001 - any fault at all
@@ -383,8 +381,8 @@ def make_folder(folder: Path, latest: Path | None) -> None:
 
 
 def _point(link: Path, folder: Path) -> None:
-    """Replace the link in one step, so that it always points to a folder. If the file system does not support links, or
-    if there is already a folder with the link's name, the job runs without the link."""
+    """Replace the link in one step, so that it always points to a folder. If that is impossible, the job runs without
+    it."""
     fresh = link.with_name(f".{link.name}.{secrets.token_hex(8)}")  # other nodes may share the folder
     try:
         fresh.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)

@@ -248,7 +248,6 @@ def kill_all_but_helpers(leaders: dict[int, int]) -> bool:
 
 
 def _is_deaf(pid: int) -> bool:
-    """Return whether the process ignores or blocks SIGINT and SIGTERM."""
     return all(_has(pid, (b"SigIgn:", b"SigBlk:"), signum) for signum in (signal.SIGINT, signal.SIGTERM))
 
 
@@ -296,8 +295,8 @@ def _links_of(pid: int) -> Iterator[str]:
 
 
 def _end_holders(link: str) -> None:
-    """Kill the processes that have a descriptor open for the link, until two searches in a row find none. One search is
-    not enough, because a fork server may have been about to fork the worker or to receive the descriptor."""
+    """Kill the processes that have the link open, until two searches in a row find none. One is not enough, because a
+    fork server may have been about to fork the worker or to receive the descriptor."""
     unseen = 0
     for _ in range(_PASSES):
         found = holders(link)
