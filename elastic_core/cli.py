@@ -274,8 +274,8 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
 
 
 def _open_standard_streams() -> None:
-    """Open the standard streams that are closed. Otherwise, one of the agent's files could get the number of stdout or
-    stderr, and would receive the workers' output."""
+    """Open any standard streams that are closed. Otherwise, one of the agent's pipes or files would get the number of a
+    standard stream, and would receive the workers' output."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)

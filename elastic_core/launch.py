@@ -358,7 +358,7 @@ def _signals_to(agent: ProcessAgent, signals: tuple[signal.Signals, ...]) -> Ite
 
 
 def _write_parent_error_file(failure: ProcessFailure, environ: Mapping[str, str]) -> None:
-    """Write the failure to this process's error file, if this process is itself a worker of another agent."""
+    """Write the first failure to this process's error file, if this process is itself a worker of another agent."""
     from elastic_core import error_file
 
     if path := environ.get(error_file.VARIABLE):

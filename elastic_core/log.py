@@ -164,8 +164,7 @@ class Logger:
 
 
 def get_logger(**fields: Any) -> Logger:
-    """Return a logger that adds these fields to every line. The call is cheap, because nothing is set up until the
-    first line is written."""
+    """Return a logger that adds these fields to every line. Nothing is set up until the first line is written."""
     return Logger(fields)
 
 
@@ -248,7 +247,7 @@ class _Sink:
         self._cut = False
 
     def _takes(self, stream: TextIO) -> bool:
-        """Return whether a piece can be written without blocking. Waits for the reader, unless it has already
+        """Return whether a piece can be written without blocking. Wait for the reader, unless it has already
         stalled."""
         fd = _pollable(stream)
         if fd is None:
@@ -322,8 +321,7 @@ class _Output:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether the stream is a terminal. The result is False for None, a closed stream, or a stream without
-    `isatty`."""
+    """Return whether the stream is a terminal. None and closed streams are not."""
     try:
         return stream is not None and stream.isatty()
     except (ValueError, AttributeError):
@@ -355,7 +353,7 @@ def _shown(value: object) -> str:
 
 class _Unconfigured:
     """Passes lines to Python's logger `elastic_core` until `configure` is called. By default, they are not shown,
-    because a library must not print uninvited."""
+    because a library must not write to the console uninvited."""
 
     def emit(self, level: str, event: EventName, fields: dict[str, Any]) -> None:
         import logging

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CombinedObserver:
-    """Passes each fact to several observers, in order. An exception in one of them is logged and does not affect the
-    others."""
+    """Passes each fact to several observers, in order. An exception in one of them is only logged."""
 
     observers: Sequence[Observer]
 

@@ -125,8 +125,7 @@ def _within(
 
 
 def seconds(*, above: float | None = None) -> Parser[float]:
-    """Return a parser for finite durations in seconds that are at least 0 or, if `above` is given, greater than
-    `above`."""
+    """Return a parser for finite durations in seconds: 0 or more or, if `above` is given, more than `above`."""
     return number(least=0 if above is None else None, above=above, what="a number of seconds")
 
 
@@ -154,8 +153,7 @@ _OTHER_LEVELS = {"warn": "warning", "fatal": "critical", **{f"{n}0": level for n
 
 
 def parse_log_level(raw: object) -> str:
-    """Parse a level of Python's `logging`, given as a name in upper or lower case or as a number, and return its
-    lower-case name."""
+    """Parse a level of Python's `logging`, by name or number, and return its lower-case name."""
     text = str(raw).strip().lower()
     level = _OTHER_LEVELS.get(text, text)
     if level not in _LEVELS:
@@ -174,8 +172,7 @@ def parse_process_count(raw: object) -> int | str:
 
 
 def parser_of(option: Option) -> Parser[Any]:
-    """Return the parser for an option that a plugin declares. The parser's errors do not reveal the value of a
-    secret."""
+    """Return the parser for a plugin's option. Its errors do not reveal a secret value."""
     if option.type is bool:  # never secret
         return parse_boolean
     if option.type is str:

@@ -79,7 +79,7 @@ def _as_json(content: dict[str, Any]) -> str:
 
 
 def _is_special(path: Path) -> bool:
-    """Return whether the path is a device, a pipe or an open file, such as /dev/stdout, which must not be replaced."""
+    """Return whether the path is a device, a pipe or an open file (such as /dev/stdout), which must not be replaced."""
     try:
         mode = path.stat().st_mode
     except OSError:

@@ -70,8 +70,7 @@ def printable(text: str) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """Escape the same characters as `printable`, and also line feeds, so that a name or a reason cannot fake a line of
-    output."""
+    """Like `printable`, but escape line feeds as well, so that a name or a reason cannot fake a line of output."""
     return printable(text).replace("\n", "\\n")
 
 

@@ -268,7 +268,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._announce_leave(decision.reason)
 
     def _stop_group(self, *_: object) -> None:
-        """Stop the workers. An error from stopping them carries the failures, so that it does not hide them."""
+        """Stop the workers. If this fails, attach the failures to the error, which would otherwise hide them."""
         try:
             self._stop_workers(self._worker_group)
         except Exception as error:
@@ -280,7 +280,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._complete()
 
     def _complete(self, *_: object) -> None:
-        """Report the failures. No workers are running anymore, so all details are known."""
+        """Report the failures. All their details are known, because no workers are running anymore."""
         result = self._completed(self._result)
         if Observation(result).failed and not result.failures:
             result = replace(result, failures=self._failure_of_the_group(result))
@@ -288,15 +288,14 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter.failures(self._result.failures)
 
     def _failure_of_the_group(self, result: RunResult) -> dict[int, ProcessFailure]:
-        """Return a failure for a group that failed although no worker did, because nodes count only workers'
-        failures."""
+        """Return an artificial failure for a group that has failed although no worker has. It is needed because nodes
+        can only count failures of workers."""
         rank, now = self._worker_group.workers[0].global_rank, self._clock.timestamp()
         why = f"the group is {result.state.value}"
         return {rank: ProcessFailure(0, 0, 1, timestamp=now, global_rank=rank, role=self._spec.role, reason=why)}
 
     def _restart(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Restart the workers. An error from the restart carries the failures that caused it, so that it does not hide
-        them."""
+        """Restart the workers. If this fails, attach the failures that caused the restart to the error."""
         self._reporter.hangs_elsewhere(seen.reported, self._result.failures)
         self._budget = decision.budget
         if decision.certain:
@@ -431,6 +430,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     @prof
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        """Stop the running workers and start new ones in a new round."""
         if WorkerState.is_running(worker_group.state):
             self._stop_workers(worker_group)
             worker_group.state = WorkerState.STOPPED

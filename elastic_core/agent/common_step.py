@@ -113,8 +113,8 @@ class CommonStep:
         self._step: int | None = None
 
     def begin(self, until: Instant) -> bool:
-        """Ask the workers to stop, and start to agree with the other nodes on a common step. Returns false if no worker
-        has called `should_stop`, in which case there is nothing to wait for."""
+        """Ask the workers to stop, and start to agree on a common step with the other nodes. Returns false if no worker
+        has called `should_stop`."""
         self._until, self._workers = until, self._processes.running()
         self._processes.ask_to_stop(until, self._reason)
         self._events.wait((), later(self._clock.now(), _SETTLE))
@@ -128,8 +128,8 @@ class CommonStep:
         return highest >= 0
 
     def is_over(self) -> bool:
-        """Pass the agreed step to the workers once it is known. Returns true if there is nothing left to wait for,
-        either because every worker has saved or exited, or because there is no common step."""
+        """Pass the agreed step to the workers once it is known. Returns true if every worker has saved or exited, or if
+        there is no common step."""
         if not self._answered and self._call is not None and self._call.wait(0):
             step, reason = None, "another node did not answer in time, or its workers do not call should_stop"
             try:

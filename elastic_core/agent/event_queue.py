@@ -75,13 +75,11 @@ class EventQueue:
         self._put(lambda: None)
 
     def signalled(self, signum: signal.Signals) -> None:
-        """Record a signal that asks the agent to leave. Its time is recorded as well, because the agent may handle the
-        signal much later."""
+        """Record a signal and its time, because the agent may handle the signal much later."""
         self._put(partial(self._take_signal, signum, self._clock.now()))
 
     def noticed(self, source: str, departure: Departure | None) -> None:
-        """Record a notice from this source. It replaces the source's previous notice, and None withdraws that
-        notice."""
+        """Record a notice, which replaces the source's previous one. None withdraws that notice."""
         with self._lock:
             is_first = not self._arrived
             self._arrived[source] = departure  # only the latest one matters, however many a source sends
@@ -123,8 +121,7 @@ class EventQueue:
         return expired
 
     def alive_at(self) -> float:
-        """Return when the agent last handled events, in seconds since the epoch. While the agent waits, this is the
-        current time."""
+        """Return when the agent last handled events, in seconds since the epoch, or the current time while it waits."""
         return self._clock.timestamp() if self._waiting else self._waited_at
 
     def close(self) -> None:
@@ -174,7 +171,7 @@ class EventQueue:
         return f"received {self.request.name}" if self.request else ""
 
     def _next_due(self) -> Instant | None:
-        """Return when the next notice is due. After a request to leave, no notice is due."""
+        """Return when the next notice is due. After a request to leave, notices are ignored."""
         return min((notice.due for notice in self._notices.values()), default=None) if self.request is None else None
 
     def _take_notices(self) -> None:

@@ -97,8 +97,7 @@ class Link:
         return self._polling.verdict() if running else None
 
     def ask_again(self) -> Instant | None:
-        """Return when to ask for the verdict again if no event arrives before, or None if there is no need to ask
-        again."""
+        """Return when to ask for the verdict again if no event arrives before, or None if that is not needed."""
         if self._rounds is None:
             return self._polling.due
         wanted = self._rounds.ask_again()
@@ -187,8 +186,7 @@ class Polling:
         self.due = later(self._clock.now(), self._interval) if self._handler.polled else None
 
     def verdict(self) -> Verdict | None:
-        """Poll the handler if a poll is due. If a node is waiting to join, returns the verdict that the round is
-        over."""
+        """Poll the handler if a poll is due. Returns a verdict if a node is waiting to join."""
         begun = self._clock.now()
         if self.due is None or begun < self.due:
             return None

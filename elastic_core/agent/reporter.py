@@ -55,8 +55,7 @@ class Reporter:
             self._tell(PhaseChanged(self._run_id, phase, reason, self._clock.now(), sign))
 
     def saving(self, round_: int, step: int, until: Instant, saved: Sequence[int], unsaved: Sequence[int]) -> None:
-        """Report which workers have saved after this step, unless that has already been reported. The workers have
-        until `until` to save."""
+        """Report which workers have saved after this step, unless that has been reported. `until` is their deadline."""
         deadline = self._clock.timestamp() + (until - self._clock.now())
         before, after = self._stop, StopStatus(round_, step, deadline, tuple(saved), tuple(unsaved))
         if self._phase and (before is None or replace(before, deadline=deadline) != after):

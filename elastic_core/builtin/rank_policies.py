@@ -19,9 +19,8 @@ def keep(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
 
 
 def by_host(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Sort by host name in every round, with node7 before node66. Machines with adjacent names are usually close to
-    each other in the network, so they become neighbors in a ring of ranks. A new node, which has no training state, may
-    get rank 0."""
+    """Sort by host name, with node7 before node66. Machines with adjacent names are usually close in the network, so
+    they become neighbors in a ring of ranks. A new node, which has no training state, may get rank 0."""
     return sorted(candidates, key=lambda candidate: _natural(candidate.node.host))
 
 

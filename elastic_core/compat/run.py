@@ -71,7 +71,7 @@ def _run(argv: Sequence[str]) -> None:
 
 
 class _Default(str):
-    """Marks a default, to distinguish it from an equal value on the command line."""
+    """A default as a string. Its type distinguishes it from an equal value on the command line."""
 
 
 def _words(args: argparse.Namespace) -> list[str]:

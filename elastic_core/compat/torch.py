@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Ours(importlib.machinery.SourceFileLoader):
-    """Loads the replacement of a module. Its names are imported from our modules on first access."""
+    """Loads the replacement of a module. The names in it are imported from our modules on first access."""
 
     def exec_module(self, module: ModuleType) -> None:
         names = MODULES[module.__name__]

@@ -135,8 +135,8 @@ def composed(
 
 @contextlib.contextmanager
 def answering(plan: Plan, board: StatusBoard, given: HealthCheckServer | None) -> Iterator[None]:
-    """Run the configured health endpoint while the context is open. If there is a `given` server, which the caller has
-    already started, it is used instead of the endpoint and is stopped at the end."""
+    """Run the configured health endpoint while the context is open. A `given` server, which is already running,
+    replaces the endpoint, and is stopped at the end."""
     with contextlib.ExitStack() as stack:
         if given is not None:
             stack.callback(_end, "health endpoint failed", "health check server", given.stop)
@@ -238,8 +238,8 @@ def _start_health(plan: Plan, board: StatusBoard, stack: contextlib.ExitStack) -
 
 
 def _contributor(manager: PluginManager, watchdog: Watchdog | None, contexts: Contexts) -> EnvironmentContributor:
-    """Return a function that contributes the variables of plugins and of the watchdog, which exist only after it has
-    started."""
+    """Return a function that contributes the environment variables of plugins and of the watchdog. The watchdog's
+    variables are known only after it has started."""
 
     def contribute(plan: RoundPlan) -> dict[str, str]:
         own = watchdog.worker_environment() if watchdog else {}

@@ -252,8 +252,7 @@ def without_missing(settings: Settings, manager: PluginManager, origins: Mapping
 
 @contextlib.contextmanager
 def origins_named(origins: Mapping[str, str]) -> Iterator[None]:
-    """Make problems that are raised in this context name a value's origin. The factories that raise them know only its
-    flag."""
+    """Name a value's origin in problems that are raised in this context. The factories know only its flag."""
     try:
         yield
     except ConfigurationError as error:

@@ -44,8 +44,7 @@ class Entry:
 
 
 def script_entry(settings: Settings, script: str, args: tuple[str, ...], environ: Mapping[str, str]) -> Entry:
-    """Return the entry for a script, module or command, depending on the flags. The variable `PYTHON_EXEC` sets the
-    interpreter."""
+    """Return the entry for a script, module or command. The variable `PYTHON_EXEC` sets the interpreter."""
     if settings.run_path:
         from elastic_core.workers.functions import run_script
 

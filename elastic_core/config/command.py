@@ -66,8 +66,7 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandReading:
-    """The result of reading a command line: every setting's typed value (or default), the operands, and the files and
-    variables that were ignored."""
+    """A command line's typed values (or defaults) and operands, and the files and variables that were ignored."""
 
     values: Mapping[str, Any]
     operands: tuple[str, ...]

@@ -49,7 +49,7 @@ def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> F
 
 
 def _is_of_service(name: str, environ: Mapping[str, str]) -> bool:
-    """Return whether Kubernetes set the variable, as it does in every pod if a service has a matching name."""
+    """Return whether Kubernetes has set the variable to a service's address, as it does in every pod."""
     return name.endswith("_PORT") and bool(_OF_SERVICE.match(environ.get(name, "")))
 
 

@@ -76,8 +76,7 @@ def as_text(
     not_used: Collection[str] = (),
     starter: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the reading as a table that shows each setting with its value, unit and origin. Takes the same arguments
-    as `as_dict`."""
+    """Return the reading as a table of all settings. Takes the same arguments as `as_dict`."""
     rows = []
     for name, entry in {**_settings(reading, secrets, not_used), **_plugin_options(reading, added_options)}.items():
         unit = f" {entry['unit']}" if entry["unit"] and entry["value"] is not None else ""
@@ -154,8 +153,7 @@ def _plain(value: Any) -> Any:
 
 
 def help_text(added_options: Iterable[Option] = ()) -> str:
-    """Return the help text of `elastic run`: all flags by group, each with its default, unit and environment
-    variables."""
+    """Return the help text of `elastic run`."""
     specs = [*SPECS.values(), *specs_of_options(added_options).values()]
     groups = [_paragraph(group, (_flag(spec) for spec in specs if spec.group == group)) for group in GROUPS]
     # The text after a semicolon is about other commands.
@@ -167,8 +165,7 @@ def help_text(added_options: Iterable[Option] = ()) -> str:
 
 
 def command_help(head: str, specs: Iterable[Spec], example: str, codes: Mapping[ExitCode, str]) -> str:
-    """Return the help text of a command with a few flags. `codes` contains the exit codes that have a special meaning
-    for the command."""
+    """Return the help text of a command with a few flags. `codes` has the exit codes with a special meaning."""
     meanings = [f"  {int(code)}  {meaning}" for code, meaning in codes.items()]
     meanings.append("  others: see elastic run --help")
     flags = _paragraph("flags", map(_flag, specs))

@@ -76,8 +76,7 @@ class StreamMap:
 
 
 def is_secret(option: str, declared: Collection[str] = ()) -> bool:
-    """Return whether the option's value is a secret. `declared` contains the names of secret options, in lower case and
-    with underscores."""
+    """Return whether the option's value is a secret. `declared` holds names in lower case and with underscores."""
     name = option.strip().replace("-", "_").lower()
     return name in _SECRETS or name in declared
 
@@ -181,8 +180,8 @@ def _streams(text: str, whole: object) -> Std:
 
 
 def parse_options(raw: object) -> dict[str, str]:
-    """Parse options of the form `key=value`: a comma-separated list, several such lists, or a table. If a key is
-    repeated, its last value is used."""
+    """Parse `key=value` options: a comma-separated list, several such lists, or a table. The last value of a key
+    wins."""
     if isinstance(raw, Mapping):
         return {str(key): _option_text(value) for key, value in raw.items()}
     options: dict[str, str] = {}

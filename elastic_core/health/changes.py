@@ -96,7 +96,7 @@ def _restart_decided(status: AgentStatus, fact: RestartDecided, now: float) -> A
 
 
 def _phase_changed(status: AgentStatus, fact: PhaseChanged, now: float) -> AgentStatus:
-    """Apply a change of phase. Stopping or draining ends the round, unless the node is waiting for the next one."""
+    """Apply a change of phase. Stopping or draining ends the round, unless the node is waiting for the next round."""
     if fact.phase in _ENDING and status.phase is not AgentPhase.JOINING:
         status = _with_round_ended(status, fact.reason, now)
     since = status.phase_since if fact.phase is status.phase else now
@@ -146,8 +146,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class RecoveryMarks:
-    """The times at which the parts of the current recovery began, on the agent's clock. The time of a part that has not
-    begun yet is None."""
+    """The times at which the parts of the current recovery began, on the agent's clock. None means "not yet"."""
 
     sign: Instant | None = None
     stop: Instant | None = None
@@ -155,9 +154,8 @@ class RecoveryMarks:
     start: Instant | None = None
 
     def after(self, fact: PhaseChanged) -> RecoveryMarks:
-        """Return the marks after a phase change. If a phase is reported again with another reason, the first report
-        determines when the phase began. If the node leaves or finishes, there is no recovery, and all marks are
-        cleared."""
+        """Return the marks after a phase change. A phase begins when it is first reported. If the node leaves or
+        finishes, all marks are cleared."""
         if fact.phase is AgentPhase.STOPPING and self.stop is None:
             sign = fact.at if fact.sign is None else min(fact.sign, fact.at)
             return RecoveryMarks(sign, fact.at)
@@ -170,8 +168,7 @@ class RecoveryMarks:
         return self
 
     def parts(self, fact: PhaseChanged) -> Parts | None:
-        """Return the parts of the recovery that this phase completes, or None if the phase does not complete a
-        recovery."""
+        """Return the parts of the recovery that this phase completes, or None if it completes none."""
         if fact.phase is not AgentPhase.RUNNING or self.sign is None or self.stop is None:
             return None
         if self.join is None or self.start is None:

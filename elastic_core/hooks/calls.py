@@ -59,8 +59,7 @@ _log = get_logger()
 
 
 class Contexts:
-    """Creates each plugin's context once. `values` maps the names of the options that plugins added to the options'
-    values."""
+    """Creates each plugin's context once. `values` maps the names of added options to their values."""
 
     def __init__(self, manager: PluginManager, settings: Settings | None = None, values: Values | None = None) -> None:
         self._manager = manager

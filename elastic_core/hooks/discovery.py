@@ -44,8 +44,7 @@ class Source:
 
     @property
     def names(self) -> set[str]:
-        """The normalized names by which users can block the plugin: the plugin's name, the distribution's name, and
-        `distribution:plugin`."""
+        """The normalized names by which users can block the plugin."""
         plugin, distribution = normalised(self.plugin), normalised(self.distribution)
         return {plugin, distribution, f"{distribution}:{plugin}"}
 
@@ -173,8 +172,7 @@ def blocked_names(environ: Mapping[str, str]) -> list[str]:
 
 
 def allowed_names(environ: Mapping[str, str]) -> list[str] | None:
-    """Return the names in `ELASTIC_PLUGINS`, the only distributions whose plugins may be loaded. Returns None if the
-    variable sets no limit."""
+    """Return the distributions whose plugins may be loaded, or None if `ELASTIC_PLUGINS` sets no limit."""
     return _listed(environ, ALLOW_VARIABLE) or None
 
 

@@ -72,8 +72,7 @@ class Implementation:
 
 
 class PluginManager:
-    """The installed plugins, what they provide, and why some of them do not work. The object is immutable once `load`
-    has created it."""
+    """The installed plugins, what they provide, and why some do not work. Immutable once `load` has created it."""
 
     def __init__(
         self,
@@ -204,8 +203,7 @@ class PluginManager:
         return tuple(sorted(self._failures, key=lambda failure: failure.source))
 
     def implementations(self, hook: str) -> tuple[Implementation, ...]:
-        """Return the hook's implementations in the order in which they are called: first those with `tryfirst`, then
-        all others by distribution and plugin name."""
+        """Return the hook's implementations in call order: first `tryfirst`, then by distribution and plugin name."""
         caller: pluggy.HookCaller = getattr(self._pluggy.hook, hook)
         return tuple(
             Implementation(self._admitted[found.plugin_name].source, found)
@@ -298,8 +296,7 @@ class PluginManager:
         return frozenset(option.name.replace("-", "_").lower() for option in options if option.secret)
 
     def option_conflicts(self) -> tuple[Conflict, ...]:
-        """Return the added options whose names are reserved or are used by several plugins. In names, `-` and `_` are
-        treated as equal."""
+        """Return the added options whose names are reserved or used twice. `-` and `_` are equivalent."""
         return selection.option_conflicts(self._options, self._reserved)
 
     def added_by(self, source: Source) -> tuple[Option, ...]:

@@ -67,8 +67,7 @@ def needed(options: Sequence[Option] | None, raw: Mapping[str, object]) -> dict[
 
 
 def find_option(raw: Mapping[str, T], name: str) -> T | None:
-    """Return the option's value in `raw`, whether its name is written with `-` or `_`, or None if the option is not
-    given."""
+    """Return the option's value, whether its name is written with `-` or `_`, or None if it is not given."""
     return next((value for written, value in raw.items() if _key(written) == name), None)
 
 

@@ -78,15 +78,13 @@ def conflicts(kind: RecordKind, provided: Iterable[Provided[Record]]) -> tuple[C
 
 
 def without_twins(offered: Iterable[Provided[R]], native: Iterable[Provided[R]]) -> list[Provided[R]]:
-    """Return the offered records. If a distribution provides a `native` record and another record with the same name,
-    only the native record is returned, because it was written for elastic-core."""
+    """Return the offered records, except those for which the same distribution has a `native` record of that name."""
     own = {(item.source.distribution, name) for item in native for name in names_of(item.record)}
     return [item for item in offered if (item.source.distribution, item.record.name) not in own]
 
 
 def option_conflicts(options: Sequence[Provided[Option]], reserved: Mapping[str, Source]) -> tuple[Conflict, ...]:
-    """Return the options added to `elastic run` whose normalized names are `reserved` or are used by several
-    plugins."""
+    """Return the options added to `elastic run` whose names are `reserved` or used by several plugins."""
     added = [(normalised(item.record.name), item.source) for item in options]
     taken = {name: reserved[name] for name, _ in added if name in reserved}
     return _contested("option", [*added, *taken.items()])
@@ -254,8 +252,7 @@ def _unknown(
 
 
 def to_install(kind: RecordKind, name: str, failures: Sequence[Failure], blocked: Iterable[Source]) -> str | None:
-    """Return the distribution of this project that provides the name. Returns None if there is none, or if it is
-    installed but failed to load or is blocked."""
+    """Return the distribution of this project that provides the name, or None if installing it would not help."""
     home = kind.homes.get(name)
     present = {normalised(source.distribution) for source in (*blocked, *(failure.source for failure in failures))}
     return None if home in present else home
@@ -292,8 +289,7 @@ class Selection:
     flags: Mapping[str, object] = field(default_factory=dict)
 
     def choose(self, manager: PluginManager) -> Chosen[Any]:
-        """Select the record and convert its options to their types. Raises ConfigurationError if the name or an option
-        is invalid."""
+        """Select the record and convert its options. Raises ConfigurationError if the name or an option is invalid."""
         provided = manager.provided(self.kind, self.name)
         record = attributed(provided, kind_of(self.kind))
         values, problems = type_options(record.options, self._written(record), self.place)

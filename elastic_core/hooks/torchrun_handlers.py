@@ -57,9 +57,8 @@ _OURS: dict[str, type[RendezvousError]] = {
 
 
 class HeldVariable:
-    """An environment variable that is set while at least one caller holds it. If the user has set the variable, its
-    value is kept. Thread-safe: if a program runs several jobs, several callers may hold the variable at the same time,
-    and the last one removes it."""
+    """An environment variable that is set while at least one caller holds it. A value that the user has set is kept.
+    Thread-safe, because a program may run several jobs. The last holder removes the variable."""
 
     def __init__(self, name: str, value: str, environ: MutableMapping[str, str]) -> None:
         self._name = name
@@ -152,7 +151,8 @@ class TorchrunHandler(RendezvousHandler):
 
 @contextlib.contextmanager
 def _our_errors() -> Iterator[None]:
-    """Replace an error with the elastic-core error of the same name, which may be that of a base class."""
+    """Replace an error with the elastic-core error whose class has the same name as the error's class or one of its
+    base classes."""
     try:
         yield
     except ElasticError:

@@ -27,8 +27,7 @@ COMMANDS = ("run", "explain", "plugins", "status", "drain", "stop", "serve")
 
 
 def check_hooks(plugin: object, pluggy_manager: pluggy.PluginManager, known: Collection[str]) -> None:
-    """Raise InvalidPlugin if the plugin is a class, implements an unknown hook, is a hook wrapper, or has an unmarked
-    hook."""
+    """Raise InvalidPlugin for a class, an unknown hook, a hook wrapper, or an unmarked hook."""
     if inspect.isclass(plugin):
         raise InvalidPlugin(f"expected a module or an object, found the class {plugin.__name__}; export an instance")
     problems = list(_hook_problems(plugin, pluggy_manager, known))
@@ -51,8 +50,7 @@ def _hook_problems(plugin: object, pluggy_manager: pluggy.PluginManager, known: 
 
 
 def checked(hook: str, returned: Any, expected: type[T]) -> list[T]:
-    """Return a registration hook's result as a list. Raises InvalidPlugin unless it consists of valid records of one
-    kind."""
+    """Return a registration hook's result as a list. Raises InvalidPlugin unless it holds valid records of one kind."""
     if not isinstance(returned, (list, tuple)):
         raise InvalidPlugin(f"{hook} returned {_named(returned)}, expected a list of {expected.__name__}")
     for item in returned:

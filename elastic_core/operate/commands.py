@@ -32,8 +32,7 @@ _JOB = {
 
 
 def own_flag(name: str, parse: Any, default: object, about: str, metavar: str = "", unit: str = "") -> Spec:
-    """Return the spec of a flag that only one command has. Takes the same arguments as `Spec`. `about` is the help
-    text."""
+    """Return the spec of a flag that only one command has. `about` is the help text."""
     return Spec(name, parse, default, "own", about, metavar, unit, torchrun=False, flag_only=True)
 
 

@@ -78,9 +78,8 @@ def stop(
     pause: Callable[[Duration], object] | None = None,
     deadline: Duration | None = None,
 ) -> None:
-    """Ask all nodes of the job to leave. Takes the same arguments, and raises the same errors, as `drain`. If the store
-    ends together with the node that hosts it, the remaining nodes can no longer be observed, and the command stops
-    waiting for them."""
+    """Ask all nodes of the job to leave. Takes the arguments of `drain`, and raises its errors. If the store ends with
+    its host, the remaining nodes can no longer be observed, and the command stops waiting."""
     with observed(settings, manager, ANSWER, clock, pause) as (watcher, job):
         nodes = alive(job.roster, job.state or State())
         if not nodes:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 
 def settings_of_job(values: Mapping[str, Any], manager: PluginManager) -> Settings:
-    """Resolve the job's settings from a command line in the same way as `run`. Raises ConfigurationError if the
-    endpoint or the id is missing."""
+    """Resolve the job's settings as `run` does. Raises ConfigurationError if the endpoint or the id is missing."""
     given = Settings(**{name: value for name, value in values.items() if name in SPECS})
     origins = {name: DEFAULT if getattr(given, name) == spec.default else spec.flag for name, spec in SPECS.items()}
     settings, _ = resolve(given, origins, lambda: "", {}, manager.backend_named)

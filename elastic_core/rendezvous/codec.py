@@ -108,9 +108,8 @@ def encoded_state(state: State) -> bytes:
 
 
 def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
-    """Decode a state. `known` holds the seats of an earlier state. The seats are not parsed again if the bytes contain
-    the same ones, which is the case after a round has ended. Raises RendezvousStateError if the bytes are not a valid
-    state."""
+    """Decode a state. The seats are not parsed again if they are those of an earlier state (`known`), as they are after
+    a round has ended. Raises RendezvousStateError if the bytes are not a valid state."""
     _check_length(data, LONGEST_STATE, "state")
     if data.startswith(MARK):
         _refuse("state", "a signed one, for nodes that have the secret (--rdzv-secret-file)", data)
@@ -226,7 +225,7 @@ def _draining_of(item: Any) -> dict[str, Duration | None]:
 
 
 def _text(value: Any, longest: int = 4 * _LONGEST_TEXT) -> str:
-    """Return user-facing text, truncated if it is too long. Lone surrogates are replaced, because they cannot be
+    """Return user-facing text, truncated if it is too long. Lone surrogates are replaced because they cannot be
     encoded."""
     text: str = _typed(value, str)
     return text[:longest].encode("utf-8", "replace").decode()
@@ -328,8 +327,8 @@ def _reported_of(item: Any) -> Reported:
 
 
 def bounded(failure: ProcessFailure) -> ProcessFailure:
-    """Return the failure as other nodes will see it. Only the end of a long string is kept. If no other failure caused
-    this one, the start of its stack is kept; otherwise the stack is dropped."""
+    """Return the failure as other nodes see it. Long strings keep only their end. A stack keeps its start, or is
+    dropped if another failure caused this one."""
     values = {item.name: getattr(failure, item.name) for item in fields(failure)}
     texts = {name: value[-_LONGEST_TEXT:] for name, value in values.items() if isinstance(value, str)}
     tail = tuple(line[:_LONGEST_LINE] for line in failure.stderr_tail[-_TAIL_LINES:])

@@ -47,8 +47,9 @@ class Connection:
         return self.outage is not None or self._slept(asked, now)
 
     def _slept(self, asked: Instant, now: Instant) -> bool:
-        """Return whether the answer took so long that the store was down or this node was suspended. Only one slow
-        answer per failure timeout means that, because a store that is always slow is still available."""
+        """Return whether the answer took so long that the store was unavailable or this node was suspended. Only one
+        slow answer per failure timeout is treated in this way, because a store that is always slow is still
+        available."""
         timeout = self.settings.failure_timeout
         lately = self.away_at is not None and now - self.away_at < timeout
         return now - asked > _SLOW * timeout and not lately
@@ -92,8 +93,7 @@ class Connection:
         return since is not None and now - since >= self._patience and not self.logged
 
     def next_look(self, asked: Instant | None, now: Instant) -> Instant:
-        """Return when to check for an outage again. A check is needed because the thread that calls the store may
-        hang."""
+        """Return when to check for an outage again, because the thread that calls the store may hang."""
         since = self.silent_since(asked)
         return later(now if since is None or now - since >= self._patience else since, self._patience)
 
@@ -102,8 +102,7 @@ class Connection:
         return self.settings.timeout.heartbeat.total_seconds()
 
     def fence_at(self, asked: Instant | None, grace: Duration, now: Instant) -> Instant:
-        """Return when this node stops its workers if the store does not answer. For `grace`, see
-        `RosterBackend.grace`."""
+        """Return when this node stops its workers if the store stays silent. For `grace`, see `RosterBackend`."""
         since = self.silent_since(asked)
         due = self._due(now if since is None else since, grace)
         return due if self.extended is None else max(due, self.extended)

@@ -122,8 +122,8 @@ class Driver:
             return given
 
     def carry_out(self, order: Callable[[Node], Request], timeout: Duration) -> bool:
-        """Give the node a request, and wait until the node has carried it out. Returns whether the node did so in time.
-        Raises the node's error if the request cannot be carried out."""
+        """Give the node a request, and return whether it was carried out in time. Raises the node's error if the
+        request cannot be carried out."""
         with self._changed:
             request = self.tell(order)
             outcome = self._outcomes[id(request)] = []
@@ -134,8 +134,8 @@ class Driver:
         return bool(outcome)
 
     def wait(self, found: Callable[[Node, Instant], T | None], until: Callable[[Node], Instant | None]) -> T | None:
-        """Call `found` after every change until it returns a result. Returns None when the time that `until` returns
-        has come; if `until` returns None, there is no limit."""
+        """Call `found` after every change until it returns a result. Returns None at the time that `until` returns, if
+        any."""
         with self._changed:
             while True:
                 now = self._clock.now()
@@ -161,8 +161,7 @@ class Driver:
         return closed and not any(thread.is_alive() for thread in threads)
 
     def drop(self) -> None:
-        """Abandon the threads in a forked child. The threads do not exist in the child, but one of them may have held
-        the lock when the process forked."""
+        """Abandon the threads in a forked child. One of them may have held the lock when the process forked."""
         (self._changed, self._due, self._rested), self._threads = _conditions(), {}
         self._stopping = self._dropped = True
 
@@ -301,8 +300,8 @@ class Driver:
             return self._known(kind) == before
 
     def _awaits_roster(self) -> bool:
-        """Return whether to wait for changes to the roster. Each read of the roster affects which change to wait for,
-        so a watcher waits only while the node rests."""
+        """Return whether to wait for changes to the roster. A watcher waits only while the node rests, because each
+        read of the roster affects which change to wait for."""
         return self._resting and not self._woken and self._node.wants_roster
 
     def _note_news(self, kind: str) -> None:
@@ -328,8 +327,7 @@ class Driver:
 
 
 class Operations:
-    """Performs a node's operations on a backend, and converts values to and from bytes. Only one thread at a time may
-    use an instance."""
+    """Performs a node's operations on a backend. Only one thread at a time may use an instance."""
 
     def __init__(self, backend: RosterBackend) -> None:
         self._backend = backend
@@ -383,8 +381,8 @@ class Operations:
         return tuple(Registration(item.key, self._entries[item.key, item.entry], item.beats) for item in found)
 
     def _decoded(self, key: str, data: bytes) -> Entry | None:
-        """Return the entry, or None if it is unreadable, so that one such entry does not keep other nodes from taking
-        part."""
+        """Return the entry, or None if it is unreadable. A node whose entry is unreadable cannot take part, but other
+        nodes can."""
         if (key, data) in self._entries:
             return self._entries[key, data]
         try:
@@ -399,8 +397,9 @@ class Operations:
 
 
 def _conditions() -> tuple[threading.Condition, threading.Condition, threading.Condition]:
-    """Return three conditions that share a lock: something has changed, there is work to do, and the node rests. They
-    are separate so that a heartbeat does not wake any callers."""
+    """Return three conditions that share a lock. The first signals that something has changed, the second that there is
+    work to do, and the third that the node rests. The conditions are separate so that a heartbeat does not wake any
+    callers."""
     lock = threading.RLock()
     return threading.Condition(lock), threading.Condition(lock), threading.Condition(lock)
 

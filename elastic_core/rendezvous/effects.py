@@ -38,8 +38,7 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class ReadState:
-    """Read the state. The result is the state (None, a `State` or `Unreadable`) and the token of the write that stored
-    it."""
+    """Read the state. The result is the state (None, a `State` or `Unreadable`) and its token."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +80,8 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class HandOver:
-    """Let another node take over the store. The agent can also request this. `heirs` lists the keys of the nodes that
-    may take over the store, in order of precedence. The result is whether one of these nodes has taken it over."""
+    """Let another node take over the store. The agent can also request this. `heirs` lists the keys of the candidates,
+    the preferred one first. The result is whether one of them has taken it over."""
 
     heirs: tuple[str, ...]
     timeout: float
@@ -93,8 +92,7 @@ Operation = ReadState | WriteState | ReadRoster | Announce | Withdraw | Heartbea
 
 @dataclass(frozen=True)
 class Idle:
-    """The node has nothing to do before the time `until`, unless the state changes. If `roster` is True, a change to
-    the roster also ends the rest."""
+    """The node has nothing to do before `until`, unless the state or, if `roster` is True, the roster changes."""
 
     until: Instant
     roster: bool = False

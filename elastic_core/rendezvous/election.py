@@ -26,9 +26,8 @@ _BARRED = 10  # failure timeouts for which a node that has failed as a leader do
 
 
 def position(state: State, key: str, older: int) -> int:
-    """Return the node's place in the succession order, from 0. Live members that are still working and were not asked
-    to leave come first, in rank order. All other nodes follow by age. `older` is the approximate number of older
-    entries."""
+    """Return the node's place in the succession order, from 0. Live members that are working and were not asked to
+    leave come first, in rank order, and then all others by age. `older` is the approximate number of older entries."""
     out = {key: rank for key in _out(state) if (rank := state.rank(key)) is not None}
     rank = state.rank(key)
     if rank is None or key in out:
@@ -95,8 +94,8 @@ class Election:
         return replace(self, leading=False, stepping_in="", succession_read=False, faults=0)
 
     def counted(self, value: int | None, now: Instant, place: int) -> Election:
-        """Record that this node, which leads or is about to lead, has incremented the counter. If another node
-        increments it as well, the node that is not first in the succession order steps back."""
+        """Record that this node has incremented the counter. If another node does so as well, the one that is not first
+        in the succession order steps back."""
         others = self.leading and self.counter is not None and value is not None and value > self.counter.value + 1
         counter = None if value is None else Counter(value, now)
         return replace(self, counter=counter, leading=self.leading and not (others and place > 0))
@@ -115,13 +114,12 @@ class Election:
         return replace(seen, stepping_in="the leader is silent") if silent else seen
 
     def after_outage(self, now: Instant) -> Election:
-        """Restart the wait after an outage, because the leader could not increment the counter during the outage
-        either."""
+        """Restart the wait, because the leader could not increment the counter during the outage either."""
         return self if self.counter is None else replace(self, counter=self.counter.after_outage(0, now))
 
     def leader_left(self, vacant: bool, now: Instant, place: int) -> Election:
-        """Record whether the backend has seen the leader leave. If it has, the next node in line need not wait until
-        the leader has been silent for long enough, and each node after that one waits somewhat longer."""
+        """Record whether the backend has seen the leader leave. If so, the next node need not wait for silence, and
+        each later node waits somewhat longer."""
         if self.leading or not vacant:
             return self if self.vacant_since is None else replace(self, vacant_since=None)
         since = now if self.vacant_since is None else self.vacant_since

@@ -190,8 +190,8 @@ class DynamicRendezvousHandler(RoundHandler):
             self._driver.tell(partial(Node.reaches, unreachable=unreachable))
 
     def _come_to(self, found: Callable[[Node], State | None], until: Instant | None = None) -> State | None:
-        """Wait until `found` returns a state, or return None at `until`. Raises RendezvousError if it can never return
-        one."""
+        """Wait until `found` returns a state. Returns None if `until` comes first. Raises
+        RendezvousError if `found` can never return a state."""
 
         def look(node: Node, now: Instant) -> State | None:
             obstacle = node.obstacle(now)
@@ -257,7 +257,7 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.ask(lambda node, now: node.election.leading)
 
     def _carry_out(self, order: Callable[[Node], Request]) -> None:
-        """Give the node a request, and wait until it is carried out. Raises an error if it cannot be."""
+        """Give the node a request, and wait until it is carried out. Raises an error if that is impossible."""
         self._driver.start()
         if self._shut or not self._driver.carry_out(order, self._patience.answer):
             obstacle, outage, fault = self._driver.ask(
@@ -307,7 +307,7 @@ class DynamicRendezvousHandler(RoundHandler):
         return not self._backend.hosts_store
 
     def _nobody_stays(self) -> bool:
-        """Return whether all other nodes are leaving as well. If so, no node needs the store after this one has
+        """Return whether all other nodes were also asked to leave. If so, no node needs the store after this one has
         left."""
         if self._driver.ask(lambda node, now: node.heirs):
             return False

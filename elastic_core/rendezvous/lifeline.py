@@ -59,9 +59,8 @@ class Lifeline:
         return -1 if self._own is None else self._own.fileno()
 
     def listen(self, address: str) -> int:
-        """Listen on the address, and close older connections, so that the agent that watches this one reconnects.
-        Returns the port, or 0 if listening fails. If it fails, other nodes learn only from missing heartbeats that this
-        agent has ended."""
+        """Listen on the address, and close older connections, so that the watching agent reconnects. Returns the port,
+        or 0 on failure. In that case, only missing heartbeats show that this agent has ended."""
         if self._own is None or self._closed:
             return 0
         try:
@@ -129,8 +128,8 @@ class Lifeline:
                 met = self._follow(seat, turn, met)
 
     def _follow(self, seat: Seat, turn: int, met: str) -> str:
-        """Watch a member until its agent has ended, this agent gives up, or another member has to be watched. Returns
-        the key of the last member to which this agent was connected."""
+        """Watch a member until its agent has ended, this agent gives up, or this agent has to watch another member.
+        Returns the key of the last member to which this agent was connected."""
         for _ in range(_MOST_ENDS):
             try:
                 self._hold(seat, turn)
@@ -146,7 +145,7 @@ class Lifeline:
         return met
 
     def _hold(self, seat: Seat, turn: int) -> None:
-        """Connect to the member, and wait until the connection ends. Raises OSError if the member cannot be reached."""
+        """Connect to the member, and wait until the connection ends. Raises OSError if the attempt to connect fails."""
         address = resolve_host(seat.member.address, seat.lifeline)[0]
         with socket.socket(address.family, socket.SOCK_STREAM) as made:
             made.settimeout(_ANSWER)

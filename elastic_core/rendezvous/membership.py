@@ -61,8 +61,8 @@ def join_status(state: State, key: str, after: RoundId, max_nodes: int) -> JoinS
 
 def missed(state: State, key: str, after: RoundId) -> RoundId | None:
     """Return the last round if the node, which wants a round newer than `after`, has missed it; otherwise return None.
-    A node has missed a round if it is not a member or if the round ended before the node read the state. Its entry is
-    out of date in that case, so it must announce that it wants a newer round."""
+    A node misses a round if it is not a member or if the round ended before the node read the state. It must then
+    announce that it wants a newer one."""
     running = state.open and state.seated(key)
     return state.round if state.round != after and not running else None
 

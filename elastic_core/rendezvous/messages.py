@@ -31,8 +31,7 @@ _MOST_NAMES = 8
 
 
 def no_answer(outage: Exception | None, fault: Exception | None, seconds: Duration) -> RendezvousConnectionError:
-    """Return the error for a store that did not answer. `outage` and `fault` are the reasons, if the node knows
-    them."""
+    """Return the error for a store that did not answer. `outage` and `fault` are the known reasons."""
     if isinstance(outage, RendezvousConnectionError):
         return outage
     reason = f": {type(fault).__name__}: {fault}" if fault else ""
@@ -55,9 +54,8 @@ def no_contact(
 def no_place(
     state: State, status: JoinStatus, key: str, run_id: str, was_closed: bool, has_run: bool = False
 ) -> RendezvousError:
-    """Return the error for a node that gets no round because the job is closed or the node is drained or refused.
-    `was_closed` is True if the job was already closed when the node asked for its first round. `has_run` is True if the
-    node has been in a round."""
+    """Return the error for a node that gets no round. `was_closed` states whether the job was already closed when the
+    node asked for its first round. `has_run` states whether the node has been in a round."""
     if status is JoinStatus.DRAINED:
         return (DrainedError if has_run else RendezvousGracefulExitError)(DRAINED)
     if status is JoinStatus.REFUSED:

@@ -246,8 +246,7 @@ class State:
 
     @property
     def progress(self) -> tuple[int, bool, bool, int, int]:
-        """A value that grows with every change. If a store's state has a smaller value than before, the store has lost
-        data."""
+        """A value that grows with every change. If it is smaller than before, the store has lost data."""
         return self.round.number, self.closed is not None, not self.open, self.restarts, self.serial
 
     @functools.cached_property
@@ -258,9 +257,8 @@ class State:
         return tuple(key for key in keys if key not in out) if out else keys
 
     def neighbour(self, key: str) -> Seat | None:
-        """Return the member that the member with this key watches. It is the next one in rank order that is neither
-        gone nor done, so that exactly one node reports each lost agent. Returns None if there is no such member, if the
-        key does not belong to a member, or if the job is closed."""
+        """Return the member that the member with this key watches, or None. It is the next one in rank order that is
+        neither gone nor done, so that exactly one node reports each lost agent."""
         rank, size, out = self.rank(key), len(self.seats), {*self.gone, *self.done}
         if rank is None or self.closed:
             return None
@@ -294,8 +292,7 @@ def formed(
 
 
 def ended(state: State, cause: Cause, by: str, reason: str, gone: tuple[str, ...] = ()) -> State:
-    """End the round because its membership changes. If the round has already ended, only add `gone` to the members that
-    are gone."""
+    """End the round because its membership changes. If it is already over, only add `gone`."""
     if state.closed or not state.round:
         return state
     out = {*state.gone, *state.done}
@@ -334,7 +331,7 @@ def _is_new(report: Report, end: End) -> bool:
 
 
 def _with_report(end: End, report: Report) -> End:
-    """Add the report. The first certain report determines the reason."""
+    """Add the report to the end. The first certain report determines the reason."""
     others = [r for r in end.reports if r.key != report.key]
     if len(others) >= MOST_REPORTS:
         others.remove([r for r in others if not r.certain][-1])
@@ -358,8 +355,8 @@ def counted_failure(state: State, incurable: bool = False) -> State:
 
 
 def followed(state: State, cause: Cause, by: str, reason: str) -> State:
-    """Record that the failure that ended the round was caused by the loss of a member, and therefore uses no restart.
-    The reports are kept, because they show users what the loss caused."""
+    """Record that the loss of a member caused the failure, which therefore uses no restart. The reports are kept,
+    because they show users what the loss caused."""
     end = state.end
     if state.closed or end is None or not end.cause_unclear:
         return state
@@ -375,8 +372,8 @@ def why(report: Report) -> str:
 
 
 def first_failures(state: State) -> Mapping[int, ProcessFailure]:
-    """Return the worker failures that ended the last round, by global rank. Failures from certain reports come first.
-    Within a report, failures that were not caused by another failure come first."""
+    """Return the worker failures that ended the last round, by global rank. Certain reports come first and, within a
+    report, failures that no other failure caused."""
     reports = sorted(state.end.reports if state.end else (), key=lambda report: not report.certain)
     causes_first = (sorted(report.failures, key=lambda failure: failure.caused_by is not None) for report in reports)
     return {failure.global_rank: failure for failures in causes_first for failure in failures}

@@ -371,7 +371,7 @@ class Node:
 
     def _on_state_read(self, found: State | Unreadable | None, token: Token | None, now: Instant) -> None:
         """Process a state that was read. If it is older than the state that this node knows, the store has lost data.
-        The first node that notices the loss writes its state back."""
+        The first node that notices this writes back the state that it knows."""
         if self.state is not None and token == self.token:
             return
         if isinstance(found, Unreadable):
@@ -415,8 +415,8 @@ class Node:
         self.connection = self.connection.failed(now, None, now)
 
     def _adopt_state(self, state: State, token: Token | None, now: Instant) -> None:
-        """Adopt the state in the store. The node must read the roster again, because a roster that was read before the
-        state may lack a node that announced itself in between."""
+        """Adopt the state in the store. Afterwards, the node has to read the roster again, because a roster that was
+        read before the state may lack a node that announced itself in between."""
         self._extend_join(now)
         before, self.state, self.token = self.state, state, token
         self._to_give_back, self.repair = None, Repair(self.settings)
@@ -430,8 +430,8 @@ class Node:
         self._follow()
 
     def _follow(self) -> None:
-        """Join the round that this node wants, if it has formed. If it was formed from an older entry of this node,
-        with another address, the node has to end the round."""
+        """Become a member of the round that this node wants, if that round has formed. If the round was formed from an
+        older entry of this node, with another address, the node has to end the round."""
         state = self.state
         if not self.membership.joins or state is None:
             return
@@ -491,8 +491,8 @@ class Node:
         self._judge(now)
 
     def _on_succession_read(self, keys: list[str], now: Instant) -> None:
-        """Presume that the first of the preceding nodes is lost, because it should have taken the lead and has not. If
-        its heartbeats continue, it is alive but cannot lead."""
+        """Presume that the first of the nodes that precede this one is lost, because it should have taken the lead and
+        has not. If its heartbeats continue, it is alive but cannot lead."""
         state = self.state or State()
         line = [key for key in state.busy if key not in state.draining]
         seated = set(line)
@@ -518,8 +518,8 @@ class Node:
             self.election = self.election.lead_lost()
 
     def _beaten(self, operation: Heartbeat, count: int | None, now: Instant) -> None:
-        """Process the result of a heartbeat. A leader then reads the roster, so that it checks all heartbeats once per
-        interval."""
+        """Process the result of a heartbeat. A leader also reads the roster after each of its heartbeats, so that it
+        checks the heartbeats of all nodes once per interval."""
         self._roster_stale = True
         election, place = self.election, self._place
         if election.stepping_in and operation.leading:
@@ -540,9 +540,9 @@ class Node:
         self._unregister()
 
     def _unregister(self) -> None:
-        """Bring the entry up to date, and have it written again. An old entry may still ask for the round that this
-        node is now in. If the store has lost that round, the node would get a seat in another one while its workers are
-        running."""
+        """Record that the entry has to be written again, and bring it up to date first. The old entry may still
+        announce that the node waits for the round that it is now in. If the store has lost that round, such an entry
+        would give the node a seat in another round while its workers are still running."""
         self.registered = None
         if self._stored_before is None or not self.membership.round:
             return
@@ -565,8 +565,8 @@ class Node:
             self.seen = self.seen.all_back_by(later(now, self.settings.failure_timeout))
 
     def _extend_join(self, now: Instant) -> None:
-        """Restart the join timeout while the node waits for a round to end. The timeout limits only how long the next
-        round takes to form."""
+        """Restart the join timeout if the node is waiting for a round to end, because the timeout applies only to the
+        time during which the next round is forming."""
         if self._waits:
             join_by = later(now, self.settings.timeout.join.total_seconds())
             self.membership = replace(self.membership, join_by=join_by)
@@ -634,8 +634,8 @@ class Node:
         return WriteState(*self._to_give_back)
 
     def _serve(self, now: Instant) -> Operation | None:
-        """Work on the first pending request. A failure is reported before the node is ready for the next round.
-        Otherwise, the current round would end for another reason."""
+        """Work on the first pending request. The node reports a failure before it announces that it is ready for the
+        next round. Otherwise, the current round would end for another reason."""
         while self._requests and now >= self._requests_at:
             request = self._requests[0]
             self._asked_for = "request"
@@ -717,8 +717,8 @@ class Node:
         return Announce(entry)
 
     def _step_in(self) -> Operation | None:
-        """Increment the leader counter before any other write. A write may move the next node up in the succession
-        order, and that node must not find a stopped counter."""
+        """Increment the leader counter before writing anything, because a write may move the next node up in the
+        succession order, and that node must not find a stopped counter."""
         is_next = self._place == 1  # this node must know whether the first node sends heartbeats
         recounts = self.election.recount and (is_next or ordered_by_age(self.state or State(), self.key))
         if self.registered is None or not (self.election.stepping_in or recounts):
@@ -753,8 +753,8 @@ class Node:
         return None if dead is None else Withdraw(dead)
 
     def _leaves_to_leader(self, state: State) -> bool:
-        """Return whether the leader, rather than this node, should record which agents have ended: the round is over,
-        and the leader's own agent has not ended."""
+        """Return whether the leader, rather than this node, should record in the state which agents have ended. This is
+        the case if the round is already over and the leader's own agent has not ended."""
         first = next((key for key in state.busy if key not in state.draining), None)
         return not (state.open or self.election.leading or first in (None, self.key) or first in self.seen.ended)
 
@@ -763,7 +763,7 @@ class Node:
         return position(self.state or State(), self.key, self.election.older)
 
     def _judge(self, now: Instant) -> None:
-        """Decide on the next step. Only a leader carries it out."""
+        """Decide on the next step, which this node carries out if it leads."""
         state, roster = self.state or State(), self.seen.roster
         if not enough(roster, state, self.settings):
             self._enough = None
@@ -961,8 +961,8 @@ def _as_it_is(state: State) -> State:
 
 
 def _given_up(state: State, key: str, round_id: RoundId, cause: Cause, by: str, reason: str) -> State:
-    """End the round because a node gives it up. If failures elsewhere have ended it, the loss of this node may be their
-    cause, unless its own workers have also failed."""
+    """End the round because a node gives it up. If failures on other nodes have already ended the round, the loss of
+    this node may have caused them, unless its own workers have also failed."""
     if state.round != round_id or not state.seated(key) or key in state.done:
         return state
     if state.open:

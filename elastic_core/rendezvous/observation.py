@@ -119,8 +119,8 @@ class Observation:
         return replace(seen, roster=(*self._gone_done(found, state), *roster))._with_absent(state, now)
 
     def _gone_done(self, found: tuple[Registration, ...], state: State) -> tuple[ObservedEntry, ...]:
-        """Return the members whose entries have disappeared although they are not lost: the observer has seen that they
-        were done, but no node has recorded it yet."""
+        """Return the members that are not lost although their entries have disappeared: the observer had seen that they
+        were done, but no node had recorded their success yet."""
         here = {item.key for item in found}
         busy = set(state.busy) if state.open else set()
         return tuple(
@@ -134,8 +134,8 @@ class Observation:
         return Counter(value, now) if before is None else before.seen(value, now, self.interval)
 
     def _with_absent(self, state: State, now: Instant) -> Observation:
-        """Record which members are absent. A newly absent member postpones `settled`, because other entries may also
-        disappear."""
+        """Record which members are absent. If a member is newly absent, postpone `settled`, because other entries may
+        also disappear."""
         if not self.leased and self.registrations:
             return self
         absent = frozenset(state.busy) - {item.key for item in self.registrations}
@@ -150,23 +150,20 @@ class Observation:
         return leased and stood and all(item.key != own for item in found)
 
     def after_outage(self, now: Instant) -> Observation:
-        """Give nodes a moment to return after an outage: they are late only after a few more reads. Also reset the time
-        at which the observer first saw each node, because one of two agents with the same name may have ended during
-        the outage."""
+        """Give nodes time for a few more reads before they are late. Also reset when each node was first seen, because
+        one of two agents with the same name may have ended during the outage."""
         most = max(self.attempts - 1 - DOUBTS, 0)
         counters = {key: counter.after_outage(most, now) for key, counter in self.counters.items()}
         return replace(self, counters=counters, roster=tuple(replace(seen, since=now) for seen in self.roster))
 
     def all_back_by(self, until: Instant) -> Observation:
-        """Do not consider a node without an entry lost before `until`, so that nodes have time to announce themselves
-        again."""
+        """Do not consider a node without an entry lost before `until`, so that nodes can announce themselves again."""
         return replace(self, settled=max(until, self.settled))
 
     def overdue_by_log(self, first: Collection[str], between: Collection[str], now: Instant) -> Observation:
-        """Consider the nodes that come `first` in succession order late until they send another heartbeat, because they
-        would lead if they were alive. The nodes `between` them and the observer may be about to lead, so they are late
-        only after a few more reads. A node whose counter has changed recently is not considered late, because it may be
-        alive and not lead only because it was cut off."""
+        """Consider the `first` nodes in succession order late until their next heartbeat, because they would lead if
+        they were alive. The nodes `between` them and the observer may be about to lead, so they are late only after a
+        few more reads. A node with a recent heartbeat is not late: it may be alive, but cut off."""
         since = Instant(now - self.interval * self.attempts)
         looks = {**dict.fromkeys(between, self.attempts - 1 - DOUBTS), **dict.fromkeys(first, self.attempts - 1)}
         late = {
@@ -177,8 +174,7 @@ class Observation:
         return replace(self, counters={**self.counters, **late})
 
     def late(self, key: str, now: Instant) -> bool:
-        """Return whether the agent is known to have ended, or its counter has been unchanged for too long, in terms of
-        both time and the number of reads."""
+        """Return whether the agent has ended, or its counter has been unchanged for too long and for too many reads."""
         if key in self.ended:
             return True
         counter = self.counters.get(key)
@@ -187,8 +183,7 @@ class Observation:
         return counter.unchanged >= self.attempts - 1 and now - counter.since >= self.interval * self.attempts
 
     def age(self, key: str, now: Instant) -> Duration | None:
-        """Return how many seconds ago the observer first saw the counter's current value, or None if there is no
-        counter."""
+        """Return how many seconds ago the counter's current value was first seen, or None if there is no counter."""
         counter = self.counters.get(key)
         return None if counter is None else now - counter.since
 

@@ -201,9 +201,9 @@ def _while_gathering(
 def _until(
     ready: list[Entry], missing: list[Entry], state: State, settings: RendezvousSettings, since: Instant
 ) -> Instant | None:
-    """Return the latest time at which to form a round of the nodes that are ready, or None to form one now. Spares are
-    ready before the members, which still stop their workers, and would take their places without this wait. A live
-    member learns that the round has ended within a failure timeout."""
+    """Return the latest time at which to form a round of the nodes that are ready, or None to form one now. Without
+    this wait, spares would take the places of members that are still stopping their workers, because spares are always
+    ready before such members. A live member learns that the round has ended within a failure timeout."""
     full = len(ready) >= settings.max_nodes
     if missing:
         stopping: Duration = settings.failure_timeout + max(entry.stop_timeout for entry in missing)
@@ -239,9 +239,9 @@ def _form(
     settings: RendezvousSettings,
     reason: str,
 ) -> Decision:
-    """Form a round of the ready nodes. Members of the last round get seats first, then the oldest of the other nodes.
-    The rest are spares. After an uncertain failure, first determine its cause: if a member is gone, its loss was the
-    cause, and no restart is used."""
+    """Form a round of the ready nodes. The last round's members get seats first, and then the oldest of the other
+    nodes. The remaining nodes are spares. If the last round ended with an uncertain failure, first determine its cause:
+    if a member is gone, its loss was the cause, and no restart is used."""
     if state.end is not None and state.end.cause_unclear:
         state = _blamed(state, ready, missing, roster, settings) or counted_failure(state)
     if state.closed:
@@ -262,8 +262,8 @@ def _form(
 
 
 def _meeting(ready: list[Entry], least: int) -> list[Entry]:
-    """Return the nodes that can reach each other: repeatedly remove the node with the most broken links. If fewer than
-    `least` nodes would remain, return all nodes instead."""
+    """Return the nodes that can reach each other. They are found by repeatedly removing the node with the most broken
+    links. If fewer than `least` nodes would remain, return all nodes instead."""
     broken = _broken_links(ready)
     worst = [(-len(broken[entry.key]), -place, entry.key) for place, entry in enumerate(ready) if entry.key in broken]
     heapq.heapify(worst)
@@ -279,8 +279,8 @@ def _meeting(ready: list[Entry], least: int) -> list[Entry]:
 
 
 def _broken_links(entries: list[Entry]) -> dict[str, list[str]]:
-    """Return the keys at the other ends of each node's broken links. A key is listed twice if both nodes reported the
-    link."""
+    """Return, for each node's key, the keys of the nodes at the other ends of its broken links. A key is listed twice
+    if both nodes have reported the link."""
     here = {entry.key for entry in entries}
     found: dict[str, list[str]] = {}
     for key, other in ((entry.key, other) for entry in entries for other in entry.unreachable if other in here):

@@ -41,9 +41,8 @@ Roster = tuple[ObservedEntry, ...]
 
 
 def holders(roster: Roster, state: State) -> dict[str, Entry]:
-    """Return the entry that owns each node name. If two live agents share a name, a surviving member owns it, because
-    the other agent may have been suspended and replaced. Otherwise, the older agent that is ready to take part owns
-    it."""
+    """Return the owner of each node name. If two live agents share a name, a surviving member owns it, because the
+    other agent may have been suspended and replaced. Otherwise, the older agent that is ready owns it."""
     names: dict[str, Entry] = {}
     for seen in roster:
         if not seen.late:

@@ -198,8 +198,8 @@ class RosterLog:
             self.announce(store, key, own.entry)
 
     def _is_in_place(self, store: Store, own: _Own, slot: int) -> bool:
-        """Return whether the record still exists and is not far behind the end of the log. Most heartbeats check
-        neither."""
+        """Return whether the record in this slot still exists and is not far behind the end of the log. Most heartbeats
+        check neither, and return True."""
         if own.beats % _BEATS_PER_LOOK == 0:
             return 0 <= add(store, self._keys.slots, 0) - slot <= _FAR_BEHIND
         due = own.beats % _BEATS_PER_LOOK == _BEATS_PER_LOOK // 2
@@ -236,8 +236,7 @@ class RosterLog:
     # -- reading
 
     def read(self, store: Store) -> tuple[Announced, ...]:
-        """Return all entries, oldest first, with current counters. Takes two store operations if nothing has
-        changed."""
+        """Return all entries, oldest first, with current counters. Takes two operations if nothing has changed."""
         if self._base == 0:
             self._start(store)
         taken, beats = self._look(store)
@@ -345,8 +344,8 @@ class RosterLog:
             self._live[record.key] = _Live(record.first, slot, counter, record.entry)
 
     def _record(self, slot: int, value: bytes) -> LogRecord | None:
-        """Return the record, or None for a void slot or an unsigned record. Raises ValueError if the value is no
-        record."""
+        """Return the slot's record, or None for a void slot or an unsigned record. Raises ValueError if the value is
+        not a record."""
         opened = None if value == VOID else self._seal.opened(self._keys.slot(slot), value)
         return None if opened is None else decoded_record(opened)
 
@@ -376,8 +375,8 @@ class RosterLog:
             slot -= 1
 
     def _delete(self, store: Store, slot: int, withdrawn: str | None, counted: set[str]) -> bool:
-        """Delete the slot. If a key was withdrawn there, its counter is deleted first, because no other record names
-        it."""
+        """Delete the slot. If a key was withdrawn there, delete its counter first, because no other record names that
+        counter."""
         if withdrawn is not None and withdrawn not in counted:
             delete(store, withdrawn)
         return delete(store, self._keys.slot(slot))
@@ -405,8 +404,7 @@ class RosterLog:
 
 
 def values_there(store: Store, keys: Sequence[str]) -> dict[str, bytes]:
-    """Return the values of the keys that exist. Takes two operations if all keys exist and the store has
-    `multi_get`."""
+    """Return the values of the keys that exist. Takes two operations if all do and the store has `multi_get`."""
     there = _there(store, list(keys))
     found: dict[str, bytes] = {}
     for start in range(0, len(there), _MOST_AT_ONCE):

@@ -148,9 +148,8 @@ def _digest(key: bytes, *parts: bytes) -> bytes:
 
 
 class SignedBackend(RosterBackend):
-    """Signs the states and entries of a backend that does not sign them itself. `close` also closes that backend. A
-    place in such a backend can hold one value after another, so if an attacker puts back an older signed value, it is
-    accepted."""
+    """Signs the states and entries of a backend that cannot sign, and closes that backend. A place in such a backend
+    holds one value after another, so an older signed value that an attacker puts back is accepted."""
 
     def __init__(self, backend: RosterBackend, seal: Seal) -> None:
         self._backend = backend
@@ -220,8 +219,8 @@ class SignedBackend(RosterBackend):
 
 
 def _checked(call: Callable[[], T]) -> T:
-    """Call the backend. Data that the backend itself rejects is not signed, so it cannot belong to nodes with another
-    secret."""
+    """Call the backend. If the backend itself rejects the data, the error records that the data cannot belong to nodes
+    with another secret, because it is not signed."""
     try:
         return call()
     except ForeignStateError as error:

@@ -142,8 +142,7 @@ class Seats(_Lazy[Seat]):
 
     @classmethod
     def unpacked(cls, data: bytes, longest: int) -> Seats:
-        """Return the seats from packed data whose text has at most `longest` bytes. Raises ValueError for any other
-        data."""
+        """Return the seats from packed data whose text has at most `longest` bytes. Raises ValueError otherwise."""
         reader = zlib.decompressobj()
         try:
             text = reader.decompress(data, longest)

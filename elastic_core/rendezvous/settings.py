@@ -132,8 +132,7 @@ class RendezvousSettings:
 
 
 def settings_of(params: RendezvousParameters) -> RendezvousSettings:
-    """Return the settings in the parameters, with defaults. Raises a ConfigurationError that lists every invalid
-    option."""
+    """Return the settings, with defaults. Raises a ConfigurationError that lists every invalid option."""
     known = options_of(params, BACKEND_OPTIONS)
     timeout = RendezvousTimeout(
         known["join_timeout"], known["last_call_timeout"], known["close_timeout"], known["heartbeat_timeout"]
@@ -167,7 +166,7 @@ def advertised_address(params: RendezvousParameters, places: Iterable[tuple[str,
 
 
 def options_of(params: RendezvousParameters, options: Sequence[Option]) -> dict[str, Any]:
-    """Return the typed values of these options, with defaults. A program may also pass the values as strings. Raises a
+    """Return the typed values of these options, with defaults. Programs may also pass strings. Raises a
     ConfigurationError that lists every invalid option."""
     from elastic_core.hooks.options import type_options
 

@@ -250,8 +250,8 @@ class StoreBackend(RosterBackend):
         self._connector.close()
 
     def _counted_lead(self, store: Store, key: str, amount: int) -> int:
-        """Add to the leader counter, and return its new value. If something else has written to it, a leader resets it,
-        because nodes only check whether it changes."""
+        """Add to the leader counter, and return its new value. If something else has written to it, a leader resets it.
+        This is harmless, because nodes only check whether the counter changes."""
         try:
             return add(store, key, amount)
         except RendezvousStateError:
@@ -278,8 +278,8 @@ class StoreBackend(RosterBackend):
     def _in_epoch(
         self, store: Store, operation: Callable[[Store, _Epoch], T], takes_part: bool, trail: dict[str, bool]
     ) -> T:
-        """Perform the operation in the current epoch, or in a new one if the nodes have to leave that epoch. Raises
-        StoreMoved if the store has moved to another address."""
+        """Perform the operation in the current epoch. If the nodes have to leave that epoch, first begin a new one.
+        Raises StoreMoved if the store has moved to another address."""
         assert self._epoch is not None  # `_current_epoch` was called when the connection was made
         if self._observes and takes_part:
             self._observes, self._epoch = False, None
@@ -346,9 +346,9 @@ class StoreBackend(RosterBackend):
     def _successor(
         self, store: Store, epoch: _Epoch, timeout: Duration, heirs: Sequence[str] = (), stays: bool = False
     ) -> str:
-        """Return the store's new address, or an empty string if the store stays here. If it is this node's turn, the
-        node takes over the store. `stays` is True if this node serves the store and keeps it when no other node takes
-        it over in time. Raises RendezvousConnectionError if no node has taken the store over yet."""
+        """Return the address of the store from now on, or an empty string if the store stays here. If it is this node's
+        turn, the node takes over the store. `stays` is True if this node serves the store and keeps it when no other
+        node takes it over in time. Raises RendezvousConnectionError if no node has taken the store over yet."""
         if self._mover is None:
             raise foreign("a store that never moves", "a marker that it has moved")
         place = None if self._observes else turn(heirs, epoch.log.own_keys, self._mover.listed)
@@ -372,7 +372,7 @@ class StoreBackend(RosterBackend):
 
     def _inherit(self, store: Store, epoch: _Epoch) -> bytes | None:
         """Serve the store in this process, and record its new address in the old store. Returns the record that the old
-        store then contains, or None if this process cannot serve the store."""
+        store contains afterwards, or None if this process cannot serve the store."""
         assert self._mover is not None
         served = self._mover.serve()
         if served is None:
@@ -399,7 +399,7 @@ class StoreBackend(RosterBackend):
 
     def _give_way(self, store: Store, epoch: _Epoch) -> None:
         """Raise StoreMoving if other nodes have continued at the endpoint while this store was cut off from it. All
-        users of this store then join those nodes."""
+        nodes that use this store then join those nodes."""
         where = "" if self._pointer is None else self._pointer.overtaken_at
         if where and self._connector.hosts:
             create(store, epoch.keys.moved, self._seal.sealed(epoch.keys.moved, where.encode()))
@@ -417,7 +417,8 @@ class StoreBackend(RosterBackend):
             left = until - self._clock.now()
 
     def _reconnected(self, store: Store) -> None:
-        """Renew the two connections for waiting, which may still lead to an abandoned store."""
+        """Renew the two connections for waiting. The main connection has just been renewed, so the others may still
+        lead to an abandoned store."""
         self._current_epoch(store)
         for line in (self._state_line, self._roster_line):
             line.renew()

@@ -102,9 +102,8 @@ class StoreConnector(Protocol):
         ...
 
     def connect(self, aside: bool = False) -> StoreConnection:
-        """Return a new connection. `aside` is True if the connection is for waiting, alongside the main connection; in
-        that case, give up soon. Raises RendezvousConnectionError if the connector cannot make a connection or has been
-        closed."""
+        """Return a new connection. If `aside`, the connection is only for waiting, so give up soon. Raises
+        RendezvousConnectionError if this fails or the connector has been closed."""
         ...
 
     def close(self) -> None:

@@ -96,9 +96,8 @@ class Keys:
 
 
 def is_wait_timeout(error: BaseException) -> bool:
-    """Return whether a store operation timed out while it waited for a key. torch raises the same exception class for a
-    timeout and for other errors, and only the message distinguishes them. A broken connection raises a different
-    class."""
+    """Return whether an operation timed out while it waited for a key. torch raises the same class for a timeout and
+    for other errors, so the message has to be read. A broken connection raises another class."""
     words = isinstance(error, RuntimeError) and type(error).__name__ != "DistNetworkError"
     return isinstance(error, TimeoutError) or (words and "timeout" in str(error).lower())
 
@@ -150,8 +149,7 @@ def new_epoch() -> bytes:
 
 
 def epoch_named(value: bytes) -> str:
-    """Return the epoch that the value of `id` names. Any value is accepted, because the names only serve to distinguish
-    epochs."""
+    """Return the epoch that the value of `id` names. Any value is valid, because names only distinguish epochs."""
     name = value.decode("latin-1")
     return name if _EPOCH.fullmatch(name) or not name else hashlib.sha256(value).hexdigest()[:16]
 
@@ -162,8 +160,7 @@ def foreign(expected: str, found: str) -> ForeignWrite:
 
 
 def delete(store: Store, key: str) -> bool:
-    """Delete the key if the store supports this. A key that is not deleted only costs memory. Returns whether a key was
-    deleted."""
+    """Delete the key if the store supports this. Returns whether it did. A key that remains only costs memory."""
     with contextlib.suppress(NotImplementedError, AttributeError):
         return bool(store.delete_key(key))
     return False
@@ -186,8 +183,8 @@ def point(store: Store, keys: Keys, seal: Seal, where: str) -> bool:
 
 
 def _marker_at(key: str) -> str:
-    """Return the place for which a marker is signed. It is not the state's place, so a signed state cannot pass for a
-    marker."""
+    """Return the place for which a marker is signed. It differs from the state's place, so that nodes cannot mistake a
+    signed state for a marker."""
     return key + "/moving"
 
 
@@ -249,9 +246,8 @@ class Versions:
         raise foreign(f"a head that keeps up with the states under {self._keys.state(number)!r}", f"{head}")
 
     def leave(self, store: Store) -> None:
-        """Wake the thread that waits for the next version in an epoch that the nodes have left. If a client has deleted
-        the keys, nothing else would wake this thread, because its connection still works and no node will write that
-        version."""
+        """Wake the thread that waits for the next version in an epoch that has ended. Nothing else would wake it if a
+        client has deleted the keys: its connection still works, and no node will write that version."""
         if not self._observes:
             create(store, self._keys.state(self._number() + 1), _LEFT)
 
@@ -277,9 +273,8 @@ class Versions:
 
     def write(self, store: Store, state: bytes, after: int) -> tuple[bytes, Version, bool] | None:
         """Write version `after` + 1 unless it exists. Returns the newest version, and whether this call wrote it. Each
-        value begins with its writer's id. Therefore, if two nodes write the same state, only one of them is told that
-        it has written it. If the answer to a write is lost and the node repeats the write, the node learns whether the
-        first attempt had succeeded."""
+        value begins with its writer's id, so only one of two nodes that write the same state is told that it has
+        written it. A node that repeats a write also learns whether its first attempt had succeeded."""
         number = after + 1
         value = self._writer + b":" + self._seal.sealed(self._keys.state(number), state)
         if after > self._number():
@@ -291,8 +286,7 @@ class Versions:
         return state, Version(self._keys.epoch, number), True
 
     def freeze(self, store: Store, heirs: Sequence[str]) -> None:
-        """Prevent further versions in this epoch, because one of these nodes will copy the newest version to the next
-        store."""
+        """Prevent further versions in this epoch, because an heir will copy the newest one to the next store."""
         heirs_listed = json.dumps(heirs[:_MOST_HEIRS]).encode()
         for _ in range(_MOST_READ):
             self.newest(store)
@@ -328,8 +322,8 @@ class Versions:
         return False
 
     def _delete_old(self, store: Store, number: int) -> None:
-        """Delete this version. If another node wrote the previous one, also delete those below, down to the first gap,
-        because that node may have stopped before it deleted its own old versions."""
+        """Delete this version. If another node wrote the previous version, keep deleting downwards until a version is
+        already missing, because that node may have stopped before it deleted its own old versions."""
         another = self._known is not None and not self._known[1].startswith(self._writer)
         while number > 0 and delete(store, self._keys.state(number)) and another:
             number -= 1

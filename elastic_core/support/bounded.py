@@ -20,8 +20,7 @@ class CallTimeout(Exception):
 
 
 class BackgroundCall(Generic[T]):
-    """A call to `action` that starts immediately in a daemon thread. The thread calls `then` once `action` has
-    ended."""
+    """A call to `action` that starts immediately in a daemon thread. The thread calls `then` at the end."""
 
     def __init__(
         self, action: Callable[[], T], name: str = "elastic-call", then: Callable[[], object] = lambda: None
@@ -47,8 +46,7 @@ class BackgroundCall(Generic[T]):
             self._changed.notify_all()
 
     def result(self, limit: Duration = 0.0) -> T:
-        """Return the call's result, or raise its exception, if the call ends within `limit` seconds. Otherwise, raise
-        CallTimeout."""
+        """Return the call's result, or raise its exception. Raises CallTimeout after `limit` seconds."""
         if not self.wait(limit):
             raise CallTimeout
         if self._error is not None:

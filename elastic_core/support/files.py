@@ -54,8 +54,7 @@ def foreign(path: Path) -> str:
 
 
 def writable_by_others(status: os.stat_result) -> bool:
-    """Return whether other users can write to the file: all of them, or the members of a group that is not the owner's
-    private group."""
+    """Return whether other users can write to the file. The members of the owner's private group do not count."""
     if status.st_mode & stat.S_IWOTH:
         return True
     return bool(status.st_mode & stat.S_IWGRP) and not _is_private(status.st_gid, status.st_uid)
@@ -132,8 +131,8 @@ def check_existing(path: Path) -> None:
 
 
 def _check(status: os.stat_result, path: Path) -> None:
-    """Accept any file in a folder where only the owner can write. In other folders, the file must belong to the
-    folder's owner, to root or to this user."""
+    """Accept any file in a folder where only the owner can write. If others can also write there, the file must belong
+    to the folder's owner, to root or to this user."""
     if is_descriptor(path) or not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
         return
     folder = path.parent.stat()
@@ -220,8 +219,8 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def _is_unknown(uid: int) -> bool:
-    """Return whether this id stands for all users that are unknown in this container. They include the machine's root,
-    so the owner of a folder from outside the container is unknown."""
+    """Return whether this id stands for all users that are unknown in this container. The machine's root user is one of
+    them, so for a folder from outside the container, it is impossible to determine the owner."""
     try:
         if Path("/proc/self/uid_map").read_text().split() == _ALL_USERS:
             return False

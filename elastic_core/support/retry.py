@@ -31,8 +31,7 @@ class Backoff:
     factor: float = 2.0
 
     def pause(self, attempts: int) -> Duration:
-        """Return how many seconds to pause after this many failed attempts. The result is 0 if there were no
-        attempts."""
+        """Return how many seconds to pause after this many failed attempts."""
         if attempts <= 0:
             return 0.0
         grown: Duration = self.first * self.factor ** min(attempts - 1, _MANY)

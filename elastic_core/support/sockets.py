@@ -163,8 +163,7 @@ def bound_socket(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> soc
 
 
 def bound_everywhere(port: int) -> socket.socket:
-    """Like `bound_socket`, return a socket that does not listen. It is bound to the port on all addresses, both IPv4
-    and IPv6 if the machine has both."""
+    """Return a socket that is bound to the port on all addresses (IPv4 and IPv6 if possible) but does not listen."""
     try:
         return bound_socket(socket.AF_INET6, ("::", port))
     except OSError as error:
@@ -205,8 +204,7 @@ def unbound() -> socket.socket | None:
 
 
 def bind_at(sock: socket.socket, host: str) -> None:
-    """Bind a socket from `unbound` to any free port at the address that `bound_at` would choose. Raises OSError on
-    failure."""
+    """Bind a socket from `unbound` to any free port where `bound_at` would bind it. Raises OSError on failure."""
     both = sock.family == socket.AF_INET6
     if (own := _own_address(host)) is not None:
         mapped = both and own.family == socket.AF_INET
@@ -216,8 +214,7 @@ def bind_at(sock: socket.socket, host: str) -> None:
 
 
 def keep_open(sock: socket.socket, seconds: int) -> None:
-    """Make the kernel send a keepalive packet after this many idle seconds, if the platform allows that time to be
-    set."""
+    """Make the kernel send a keepalive packet after this many idle seconds, if the platform allows that."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
         if hasattr(socket, option):

@@ -162,7 +162,8 @@ class _Host:
         self._end_process()
 
     def drop(self) -> None:
-        """Close the sockets in a forked child, because both sides wait until the last copy is closed."""
+        """Close the sockets in a forked child, because the process and its clients wait until the last copy is
+        closed."""
         for sock in (self._control, self._serving):
             if sock is not None:
                 sock.close()
@@ -230,8 +231,8 @@ def _torch() -> ModuleSpec | None:
 
 @contextlib.contextmanager
 def _loading_torch() -> Iterator[tuple[int, ...]]:
-    """Yield a descriptor that becomes readable when a process opens one of torch's libraries. Without inotify, none is
-    yielded, and the process starts when the first client connects."""
+    """Yield a descriptor that becomes readable when a process on this machine opens one of torch's libraries. Without
+    inotify, no descriptor is yielded, and the process starts when the first client connects."""
     import ctypes
 
     found, libc = _torch(), ctypes.CDLL(None)
@@ -248,8 +249,8 @@ def _loading_torch() -> Iterator[tuple[int, ...]]:
 
 
 def _need_files() -> None:
-    """Raise ConfigurationError if this process cannot open enough files. Torch would abort, or try for minutes to reach
-    its own server."""
+    """Raise ConfigurationError if this process cannot open enough files. Otherwise, torch would abort the process or
+    try for minutes to reach its own server."""
     with contextlib.ExitStack() as files:
         try:
             for _ in range(_FILES):

@@ -48,8 +48,7 @@ class Deadlines(Generic[T]):
         self._tidy()
 
     def release(self, pid: int, scope: str) -> bool:
-        """Stop a timer. Returns False if the timer was not running, because it had never been acquired or had already
-        expired."""
+        """Stop a timer. Returns False if it was not running."""
         found = self._running.pop((pid, scope), None) is not None
         self._tidy()
         return found

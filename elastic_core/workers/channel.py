@@ -62,9 +62,8 @@ class FileSink:
 
 
 class OwnFile:
-    """A log file that a worker writes directly, so that neither a slow console nor a suspended agent delays the worker.
-    For reports, the agent reads lines from the file, even after the file has been renamed or removed. Opening it may
-    raise OSError."""
+    """A log file that a worker writes directly, so that neither a slow console nor a suspended agent delays it. The
+    agent reads lines from it for reports, even after it has been renamed or removed. Opening it may raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -167,7 +166,7 @@ class ConsoleSink:
 
 
 def _piece(data: memoryview) -> int:
-    """Return how many bytes to write in one call: whole lines and, if possible, no more than a pipe accepts
+    """Return how many bytes to write in one call: whole lines and, if possible, no more than can be written to a pipe
     atomically."""
     end = bytes(data[:_PIPE_BUF]).rfind(b"\n") + 1 if len(data) > _PIPE_BUF else len(data)
     return end or _PIPE_BUF
@@ -263,8 +262,7 @@ class Channel:
         return self._tail.lines() if self._tail else ()
 
     def expect_dump(self) -> None:
-        """Ignore dumps that were written before this call. Any thread may call this method while the worker is
-        running."""
+        """Ignore earlier dumps. Any thread may call this method while the worker is running."""
         self._dump = self._dump and DumpSink()
 
     def dump(self) -> str:
@@ -283,8 +281,8 @@ class Channel:
             self._filtered.write(b"".join(map(_ended, chosen)))
 
     def _show_on_console(self, lines: list[bytes]) -> None:
-        """Show the lines. Bytes without a prefix pass unchanged. With a prefix, different workers' output never shares
-        a line."""
+        """Show the lines. Without a prefix, their bytes are passed on unchanged. With a prefix, output from different
+        workers never shares a line."""
         text = b"".join(lines)
         shown, self._shown = self._shown, max(self._shown - len(text), 0)
         if not self._plan.prefix:

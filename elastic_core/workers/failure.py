@@ -77,14 +77,14 @@ class Evidence:
 
     @property
     def failed(self) -> bool:
-        """Whether the worker failed, as opposed to exiting because of the agent's signal. A worker that has written an
-        error file has always failed."""
+        """Whether the worker failed, as opposed to exiting on the agent's signal. An error file always means
+        failure."""
         return bool(self.killed_for) or (self.exit.exitcode != 0 and (bool(self.error_data) or not self.stopped))
 
     @property
     def shows_traceback(self) -> bool:
-        """Whether a worker that exited because of the agent's signal had just printed a traceback. It may have been
-        about to exit because of that error, or it may have caught the exception and been about to continue."""
+        """Whether a worker that exited on the agent's signal had just printed a traceback. The error may have been
+        about to end it, or the worker may have caught it."""
         lines = list(self.tail)
         if self.failed or self.exit.exitcode == 0 or _TRACEBACK not in lines or not _EXCEPTION.match(lines[-1]):
             return False
@@ -126,8 +126,8 @@ def _refused(tail: Sequence[str]) -> bool:
 
 
 def _bad_arguments(tail: Sequence[str]) -> bool:
-    """Return whether the last line is an error after a usage message. Of a long message, only indented lines are left
-    in the tail. Without a usage message, the error may come from another program, such as srun."""
+    """Return whether the last line is an error after a usage message. If the usage message is long, only its indented
+    lines are left in the tail. Without a usage message, the error may come from another program, such as srun."""
     *before, last = tail or ("",)
     if _BAD_FLAG.match(last):
         return bool(before) and before[-1].startswith((*_USAGE, " "))
@@ -175,7 +175,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
 
 
 def _number(text: str) -> float | str:
-    """Return the number, or a string for an infinity or a NaN, which JSON cannot express."""
+    """Return the number. An infinity or a NaN, which JSON cannot express, is returned as a string."""
     return number if math.isfinite(number := float(text)) else text
 
 
@@ -256,16 +256,14 @@ def _cause(failed: Sequence[Evidence]) -> Evidence:
 
 
 def in_causal_order(exits: Sequence[WorkerExit]) -> list[WorkerExit]:
-    """Return exits that were noticed together, in their presumed order. A worker killed by a signal was not reacting to
-    another worker's exit, but a worker that exited with an error may have been. Workers killed by signals therefore
-    come first; within each group, exits are in order of rank."""
+    """Return exits that were noticed together, in their presumed order. Workers killed by signals come first, because a
+    worker that exited with an error may have reacted to another exit. Within each group, exits are in order of rank."""
     return sorted(exits, key=lambda ended: (ended.exitcode >= 0, ended.local_rank))
 
 
 class OomWatch:
-    """Records the numbers of out-of-memory kills at the start of a round, to compare them with the numbers after a
-    worker has been killed. `counters` maps each counter file to the scope that it covers, starting with the narrowest
-    scope."""
+    """Counts out-of-memory kills from the start of a round. `counters` maps each counter file to the scope that it
+    covers, starting with the narrowest scope."""
 
     def __init__(self, counters: Mapping[Path, str]) -> None:
         self._scopes = counters

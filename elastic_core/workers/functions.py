@@ -107,10 +107,9 @@ def _not_pickled(error: Exception) -> ConfigurationError:
 
 
 def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch: Launch) -> tuple[bytes, list[int]]:
-    """Return two things: a pickled `multiprocessing` process for the function, in the form in which a spawned child
-    reads it from its parent, and the descriptors that the process refers to by index (see
-    `multiprocessing.forkserver`). The child must have the worker's streams and environment variables when it unpickles
-    the process."""
+    """Return a pickled `multiprocessing` process for the function, as a spawned child reads it, and the descriptors to
+    which it refers by index (see `multiprocessing.forkserver`). The child must have the worker's streams and
+    environment variables when it unpickles the process."""
     spawn = multiprocessing.get_context("spawn")
     own = [fd for fd, given in zip(_STREAM_NAMES, (launch.stdout, launch.stderr), strict=True) if given is not None]
     call = _call(function, args, launch.local_rank, "spawn")
@@ -145,8 +144,9 @@ class _Shared:
 
 @dataclass(frozen=True)
 class _PickledCall:
-    """A function and its arguments, which the child unpickles when it calls the function. By then, it has the worker's
-    environment and streams, so the imports see that environment, and their errors go to those streams."""
+    """A function and its arguments, which the child unpickles only when it makes the call. By then, the child has the
+    worker's environment and streams. Modules that are imported during unpickling therefore see that environment, and
+    errors from such imports go to those streams."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -197,8 +197,8 @@ def _run(
     cpus: Cpus,
     is_spawned: bool,
 ) -> None:
-    """Run in the child. The child creates its own session, so that the agent can end all processes that it starts. The
-    child keeps `mark` open, and does nothing else with it (see `Launch`)."""
+    """Run in the child. The child first creates its own session, so that the agent can find and end all processes that
+    it starts. It does nothing with `mark` except keep it open (see `Launch`)."""
     os.setsid()
     _forget_handlers()
     for target, stream in zip(_STREAM_NAMES, streams, strict=True):

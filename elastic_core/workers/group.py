@@ -461,8 +461,8 @@ class LocalWorkers:
 
 
 def _temporary_folder() -> tuple[Path, int]:
-    """Create a temporary folder. Returns it with a descriptor that locks it, because systemd-tmpfiles keeps locked
-    folders."""
+    """Create a temporary folder. Returns the folder and a descriptor that holds a lock on it, because systemd-tmpfiles
+    does not remove locked folders."""
     try:
         path = Path(tempfile.mkdtemp(prefix="elastic-"))
         try:
@@ -481,7 +481,8 @@ def _temporary_folder() -> tuple[Path, int]:
 
 @contextlib.contextmanager
 def _threads_counted() -> Iterator[None]:
-    """Convert the RuntimeError that Python raises if no thread can be started into an OSError, as for other limits."""
+    """Convert the RuntimeError that Python raises if it cannot start a thread into an OSError, which it raises for the
+    other limits."""
     try:
         yield
     except RuntimeError as error:

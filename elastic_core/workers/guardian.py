@@ -74,8 +74,7 @@ class Guardian:
     @contextlib.contextmanager
     def expecting(self) -> Iterator[int]:
         """Yield a descriptor for the worker that is started inside this context. If the agent dies before it calls
-        `watch`, the guardian does not know the worker's process id and uses this descriptor to find the worker. Raises
-        OSError if no descriptors are left."""
+        `watch`, the guardian finds the worker by this descriptor. Raises OSError if no descriptors are left."""
         reader, mark = os.pipe()
         os.close(reader)
         try:
@@ -111,7 +110,8 @@ class Guardian:
         self._process.close(timeout)
 
     def _order(self, line: str) -> None:
-        """Send an order that the caller has already recorded, so that a guardian started here also receives it."""
+        """Send an order that the caller has already recorded, so that a guardian started by this call also receives
+        it."""
         if not self._closed and (self._lost or not self._process.order(line)):
             self._replace()
 

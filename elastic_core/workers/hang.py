@@ -123,8 +123,7 @@ class Activity:
 
 
 def _cpu_seconds(workers: Sequence[WorkerProcess]) -> dict[int, float]:
-    """Return the CPU time of each worker's session, by the worker's process id. It includes children that have been
-    reaped."""
+    """Return the CPU time of each worker's session, including that of reaped children, by the worker's process id."""
     import psutil
 
     seconds = dict.fromkeys((worker.pid for worker in workers), 0.0)
@@ -237,8 +236,9 @@ class HangingWorker:
             wait_readable(self.worker.sentinel, END)
 
     def _processes_to_ask(self, pid: int) -> list[int]:
-        """Return the processes to ask for their stacks: the hung process, and then the worker. A worker that only
-        started Python, such as a shell, is replaced by the processes that it started."""
+        """Return the processes to ask for their stacks: the hung process, if it is not the worker itself, and then the
+        worker. If the worker is a program that started Python (such as a shell), the processes that it started take its
+        place."""
         leader = self.worker.pid
         first = [pid] if pid != leader and _catches_abort(pid) else []
         if _catches_abort(leader):

@@ -61,8 +61,7 @@ class Machine:
     device_nodes: tuple[int, ...] = ()
 
     def node_of(self, local_rank: int, workers: int) -> int | None:
-        """Return the NUMA node of the worker's accelerator. If there are no accelerators, workers are spread over the
-        nodes."""
+        """Return the NUMA node of the worker's accelerator. Without accelerators, workers are spread over the nodes."""
         if local_rank < len(self.device_nodes):
             return self.device_nodes[local_rank]
         nodes = sorted({cpu.node for cpu in self.cpus})
@@ -104,16 +103,16 @@ def choose(mode: Mode, machine: Machine, local_rank: int, workers: int) -> Cpus:
 
 
 def _share(own: list[Cpu], place: int, sharers: int) -> Cpus:
-    """Return one worker's share of the processors: whole physical cores, divided as evenly as possible and never
-    shared."""
+    """Return one worker's share of the processors: whole physical cores, divided as evenly as possible. Workers do not
+    share cores."""
     cores = sorted({cpu.core for cpu in own})
     mine = set(cores[place * len(cores) // sharers : (place + 1) * len(cores) // sharers])
     return frozenset(cpu.number for cpu in own if cpu.core in mine)
 
 
 def _cache_group(own: list[Cpu], place: int) -> Cpus:
-    """Return the processors of one last-level cache. The caches are assigned to the workers in turn, the largest
-    first."""
+    """Return the processors that share one last-level cache. Such groups are assigned to the workers in turn, starting
+    with the largest group."""
     groups: dict[int, list[int]] = {}
     for cpu in own:
         groups.setdefault(cpu.cache, []).append(cpu.number)
@@ -182,8 +181,8 @@ def _read_cpu(number: int, sys_root: Path) -> Cpu | None:
 
 
 def _read_device_nodes(sys_root: Path, proc_root: Path) -> tuple[int, ...]:
-    """Return the NUMA nodes of NVIDIA devices, ordered by bus address, like the driver and
-    CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    """Return the NUMA nodes of NVIDIA devices, ordered by the devices' bus addresses. The driver uses the same order,
+    and so does CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID."""
     addresses = sorted(folder.name.lower() for folder in proc_root.glob("driver/nvidia/gpus/*"))
     nodes = (_read_int(sys_root / "bus/pci/devices" / address / "numa_node") for address in addresses)
     return tuple(max(node or 0, 0) for node in nodes)  # a machine with one node reports -1

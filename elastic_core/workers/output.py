@@ -77,8 +77,7 @@ class OutputPump:
         return caught_up.wait(patience)
 
     def end(self) -> None:
-        """Make the pump move the output that is left in the pipes and then stop. Call this when no workers are left.
-        Idempotent."""
+        """Make the pump move the rest of the output and then stop. Call this when no workers are left. Idempotent."""
         if not self._ending:
             self._ending = True
             os.close(self._wake_writer)
@@ -155,7 +154,7 @@ class OutputPump:
 
     def _hand_over(self, fd: int) -> None:
         """Hand the pipe to a background `cat`, so that a process in another session, such as an uploader, can keep
-        writing after the agent exits. `cat` exits when that process closes the pipe."""
+        writing without SIGPIPE after the agent exits. `cat` exits when that process closes the pipe."""
         with open(os.devnull, "wb") as null:
             destination = self._channels[fd].destination
             places = (fd, null.fileno() if destination is None else destination, null.fileno())
@@ -190,8 +189,8 @@ class OutputPump:
                 self._guarded(fd, channel.show_unfinished)
 
     def _guarded(self, fd: int, move: Callable[[], None]) -> None:
-        """Call `move`, and continue after any error. A bug may lose output, but must not leave a pipe without a
-        reader."""
+        """Call `move`, and continue after any error. A bug may lose output, but it must not leave a worker's pipe
+        without a reader. Only the first error in each stream is logged."""
         try:
             move()
         except Exception as error:  # noqa: BLE001 - any fault at all
@@ -254,8 +253,7 @@ class RoundOutput:
         return self.pump.done
 
     def delivered(self) -> int:
-        """Return the number of bytes read plus the number of bytes written to the console so far. The sum grows for as
-        long as output moves."""
+        """Return the number of bytes read plus those written to the console. It grows for as long as output moves."""
         return self.pump.moved + sum(console.written for console in self._consoles.values())
 
     def finish(self) -> bool:
@@ -294,10 +292,9 @@ class RoundOutput:
         return sum(source.written for source in self._streams(local_rank))
 
     def drop(self) -> None:
-        """Close all of this round's descriptors in a forked child. If the child is a worker, it has its own copies by
-        then. These descriptors must not stay open in the child after the other workers or the agent have ended. The
-        pump keeps running while other threads fork, so a descriptor may have been closed in the meantime and its number
-        reused for another file."""
+        """Close this round's descriptors in a forked child, so that they do not stay open after the other workers or
+        the agent have ended. A worker has its own copies by then. The pump runs while other threads fork, so a
+        descriptor may have been closed, and its number reused for another file."""
         for fd in self._owned():
             with contextlib.suppress(OSError):
                 if _identity(fd) in self._pipes:
@@ -381,8 +378,8 @@ def make_folder(folder: Path, latest: Path | None) -> None:
 
 
 def _point(link: Path, folder: Path) -> None:
-    """Replace the link in one step, so that it always points to a folder. If that is impossible, the job runs without
-    it."""
+    """Replace the link in one step, so that it always points to a folder. If the file system does not support links, or
+    if there is already a folder with the link's name, the job runs without the link."""
     fresh = link.with_name(f".{link.name}.{secrets.token_hex(8)}")  # other nodes may share the folder
     try:
         fresh.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)

@@ -153,9 +153,8 @@ class _CommandChild:
 
 @dataclass
 class WorkerProcess:
-    """A worker that has just been started. Together, `start` (clock ticks since boot) and the process id identify the
-    process. `sentinel` becomes readable once the worker has ended. It is -1 before `watch` and after `reap` or
-    `release`."""
+    """A worker that has been started. `start` (clock ticks since boot) and the process id together identify it.
+    `sentinel` becomes readable once the worker has ended. It is -1 before `watch` and after `reap` or `release`."""
 
     ranks: WorkerRanks
     launch: Launch
@@ -194,9 +193,8 @@ class WorkerProcess:
 
 
 def reap_child(pid: int) -> int | None:
-    """Return the exit code of a child, or None while it is running. If the host program waits for all children
-    (`waitpid(-1)`), the code may be lost. In that case, `subprocess` would report success, and `multiprocessing` would
-    report nothing."""
+    """Return the exit code of a child, or None while it is running. If the host program waits for all children, the
+    code may be lost. `subprocess` would then report success, and `multiprocessing` nothing."""
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -226,8 +224,7 @@ OpenSentinel = Callable[[int], int]
 
 
 def pidfd_sentinel(pid: int) -> int:
-    """Open a pidfd, the kernel's own sentinel. Raises OSError or AttributeError on systems without pidfds (before Linux
-    5.3)."""
+    """Open a pidfd. Raises OSError or AttributeError on systems without pidfds (before Linux 5.3)."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
@@ -327,8 +324,7 @@ def cannot_start(error: OSError, workers: int) -> ConfigurationError:
 
 
 def cannot_look(error: OSError) -> ConfigurationError:
-    """Return the error to raise when finding out which of the workers' processes are running has failed with an
-    OSError."""
+    """Return the error for an OSError from looking up which of the workers' processes are running."""
     return _cannot(error, "/proc", "see which of the workers' processes are running")
 
 

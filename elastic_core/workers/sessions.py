@@ -55,9 +55,8 @@ class ProcessStat(NamedTuple):
 
 
 class ProcTable:
-    """The kernel's process table, read from /proc. It keeps a spare descriptor open. When the process has no other
-    descriptors left, it closes the spare one to be able to read the table. Otherwise the agent could not see or kill
-    the workers that are still running."""
+    """The kernel's process table, read from /proc. It keeps a spare descriptor open, and closes it to read the table
+    when the process has no others left. Otherwise, the agent could not see or kill the running workers."""
 
     def __init__(self) -> None:
         self._spare: list[int] = []  # the thread that pops the descriptor closes it, so it is closed only once
@@ -102,8 +101,7 @@ def _content(path: str, most: int = -1) -> bytes:
 
 
 class ProcessIds:
-    """A substitute for /proc. It looks up a process by its id or, if the process has ended, by the process group that
-    the process created."""
+    """A substitute for /proc. It looks up a process or, if the process has ended, the process group that it created."""
 
     def pids(self) -> Iterable[int]:
         """Return nothing, because processes can be looked up only by their ids."""
@@ -248,6 +246,7 @@ def kill_all_but_helpers(leaders: dict[int, int]) -> bool:
 
 
 def _is_deaf(pid: int) -> bool:
+    """Return whether the process ignores or blocks SIGINT and SIGTERM."""
     return all(_has(pid, (b"SigIgn:", b"SigBlk:"), signum) for signum in (signal.SIGINT, signal.SIGTERM))
 
 
@@ -295,8 +294,8 @@ def _links_of(pid: int) -> Iterator[str]:
 
 
 def _end_holders(link: str) -> None:
-    """Kill the processes that have the link open, until two searches in a row find none. One is not enough, because a
-    fork server may have been about to fork the worker or to receive the descriptor."""
+    """Kill the processes that have a descriptor open for the link, until two searches in a row find none. One search is
+    not enough, because a fork server may have been about to fork the worker or to receive the descriptor."""
     unseen = 0
     for _ in range(_PASSES):
         found = holders(link)

@@ -162,7 +162,6 @@ def line_prefix(template: str | Mapping[int, str], ranks: WorkerRanks, plan: Rou
 
 
 def round_folder(log_dir: Path, plan: RoundPlan) -> Path:
-    """Return `<log-dir>/<run-id>/round-<n>`. A run id that would point outside the log folder is converted to a valid
-    name."""
+    """Return `<log-dir>/<run-id>/round-<n>`. A run id that would lead outside the log folder is made valid."""
     name = plan.run_id.replace("/", "_")
     return log_dir / (name if name.strip(".") else name.replace(".", "_")) / f"round-{plan.round}"
