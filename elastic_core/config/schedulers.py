@@ -147,12 +147,8 @@ def _step(environ: Mapping[str, str]) -> _Step | None:
 
 
 def _left_over(environ: Mapping[str, str]) -> bool:
-    """Return whether the variables come from a step that called sbatch: sbatch passes its environment on to the batch
-    job.
-
-    srun sets both lists of nodes to the step's nodes. In a batch script, the list without STEP in its name contains the
-    batch job's nodes.
-    """
+    """Return whether the variables come from a step that called sbatch, which passes them on to the batch job. In a
+    batch script, SLURM_NODELIST lists the batch job's nodes. srun sets both lists to the step's nodes."""
     of_step = environ.get("SLURM_STEP_NODELIST")
     return of_step is not None and environ.get("SLURM_NODELIST", of_step) != of_step
 

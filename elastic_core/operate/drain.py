@@ -180,9 +180,9 @@ def departure(node: Entry, job: JobObservation) -> str | None:
 
 
 def _gone(watcher: Watcher, job: JobObservation, node: Entry, ended: threading.Event, timeout: Duration) -> str:
-    """Wait until the node has left, and return how it left. `ended` is set when the node's agent has ended, because the
-    job's store may end with it. Raises RendezvousTimeoutError if the node does not leave in time, and
-    RendezvousConnectionError if the store fails first."""
+    """Wait until the node has left, and return how it left. The job's store may end together with the node that hosts
+    it, so `ended` is set when the node's agent has ended. Raises RendezvousTimeoutError if the node does not leave in
+    time, and RendezvousConnectionError if the store fails first."""
     until = later(watcher.clock.now(), timeout)
     while (how := departure(node, job)) is None:
         if watcher.clock.now() >= until:

@@ -93,7 +93,7 @@ class Connection:
         return since is not None and now - since >= self._patience and not self.logged
 
     def next_look(self, asked: Instant | None, now: Instant) -> Instant:
-        """Return when to check for an outage again, because the thread that calls the store may hang."""
+        """Return when to check for an outage again. The thread that calls the store may hang."""
         since = self.silent_since(asked)
         return later(now if since is None or now - since >= self._patience else since, self._patience)
 

@@ -134,8 +134,8 @@ class Driver:
         return bool(outcome)
 
     def wait(self, found: Callable[[Node, Instant], T | None], until: Callable[[Node], Instant | None]) -> T | None:
-        """Call `found` after every change until it returns a result. Returns None at the time that `until` returns, if
-        any."""
+        """Call `found` after every change until it returns a result. Returns None when the time that `until` returns
+        has come; if `until` returns None, there is no limit."""
         with self._changed:
             while True:
                 now = self._clock.now()

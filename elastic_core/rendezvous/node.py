@@ -181,9 +181,9 @@ class Node:
         self._hurry()
 
     def _give_up_round(self) -> None:
-        """End the last round if this node asks for a new one while that round is still running, as programs written for
-        torch's handlers do, because they never report failures. Does nothing if the round is over, unless the node was
-        cut off."""
+        """End the last round if this node asks for a new one while the last one is still running. Programs written for
+        torch's handlers do so, because they never report failures. Does nothing if the round is over, unless the node
+        was cut off."""
         name, round_id, cut_off = self.entry.node, self.membership.round, self.membership.cut_off
         if round_id:
             reason = f"{name} was cut off from the store" if cut_off else f"{name} wants a new round"

@@ -201,9 +201,9 @@ def _while_gathering(
 def _until(
     ready: list[Entry], missing: list[Entry], state: State, settings: RendezvousSettings, since: Instant
 ) -> Instant | None:
-    """Return the latest time at which to form a round of the nodes that are ready, or None to form one now. Without
-    this wait, spares would take the places of members that are still stopping their workers, because spares are always
-    ready before such members. A live member learns that the round has ended within a failure timeout."""
+    """Return the latest time at which to form a round of the nodes that are ready, or None to form one now. Spares are
+    always ready before members that still have to stop their workers. Without this wait, they would take these members'
+    places. A live member learns that the round has ended within a failure timeout."""
     full = len(ready) >= settings.max_nodes
     if missing:
         stopping: Duration = settings.failure_timeout + max(entry.stop_timeout for entry in missing)

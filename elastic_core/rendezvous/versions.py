@@ -160,7 +160,7 @@ def foreign(expected: str, found: str) -> ForeignWrite:
 
 
 def delete(store: Store, key: str) -> bool:
-    """Delete the key if the store supports this. Returns whether it did. A key that remains only costs memory."""
+    """Delete the key, if the store can. Returns whether it was deleted. A key that remains only costs memory."""
     with contextlib.suppress(NotImplementedError, AttributeError):
         return bool(store.delete_key(key))
     return False

@@ -183,7 +183,7 @@ def bound_at(host: str, port: int) -> socket.socket:
 
 
 def _own_address(host: str, port: int = 0) -> Address | None:
-    """Return `host` as an address, or None if it is a name. Only names of the loopback address are resolved."""
+    """Return `host` as an address, or None if it is a name other than one of the loopback address."""
     if (ip_address(host) is None or "%" in host) and not is_loopback(host):
         return None
     with contextlib.suppress(OSError):
