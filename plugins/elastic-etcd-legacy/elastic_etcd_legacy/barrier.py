@@ -191,8 +191,8 @@ class Barrier:
         return move
 
     def _call_ends(self, view: DocumentView, token: str) -> Instant | None:
-        """Return when this node's last call ends, or None if the node does not make the last call. The time is measured
-        with this node's clock, starting when the node first sees that it makes the last call."""
+        """Return when this node's last call ends, or None if it makes no last call. The time runs from when the node
+        first sees that it makes the last call."""
         if not makes_last_call(view, token, self._settings.bounds):
             return None
         if self._call[0] != view.version:
@@ -217,9 +217,8 @@ class Barrier:
     # -- writing
 
     def _written(self, view: DocumentView, step: Step, reason: str = "") -> bool:
-        """Write the step, refresh the cache, and return whether the write succeeded. If the reply is lost, raises
-        EtcdUnreachable. The next read then shows whether the write was carried out, because every step names its
-        author."""
+        """Write the step, and return whether the write succeeded. If the reply is lost, raises EtcdUnreachable. The
+        next read then shows the outcome, because every step names its author."""
         effects, lease = step.transition.effects, 0
         try:
             lease = self._lease_for(step, view)
@@ -236,8 +235,8 @@ class Barrier:
         return done.succeeded
 
     def _remove(self, view: DocumentView) -> None:
-        """Delete an invalid value under the document's key. Overwriting the value would keep its creation revision as
-        the version of the new rendezvous, and an earlier rendezvous may have had that version."""
+        """Delete an invalid value under the document's key. Overwriting it would keep its creation revision, which an
+        earlier rendezvous may have had as its version."""
         document = self._settings.keys.document
         unchanged = Compare(document, Field.MODIFIED, view.revision)
         self._client.transact(Transaction((unchanged,), (Delete(document),)))

@@ -78,8 +78,7 @@ class DocumentView:
 
 @dataclass(frozen=True)
 class KeepAlive:
-    """A participant's record, which it writes when it confirms that it is alive. Rank 0 adds the address of the
-    workers' store."""
+    """A participant's record that it is alive. Rank 0 adds the address of the workers' store."""
 
     address: str = ""
     port: int = 0
@@ -157,8 +156,8 @@ def _ignore_silently(key: bytes, reason: str) -> None:
 
 
 def view_of(keys: Keys, pairs: Mapping[bytes, KeyValue], ignore: Ignore = _ignore_silently) -> DocumentView:
-    """Build the view of these keys. Invalid records are treated as absent, and `ignore` is called with the key and the
-    reason. The view keeps an invalid document's revision, so that a node can remove the document."""
+    """Build the view of these keys. Invalid records are passed to `ignore` with the reason, and treated as absent. The
+    view keeps an invalid document's revision, so that a node can remove the document."""
     pair = pairs.get(keys.document)
     if pair is None:
         return DocumentView()

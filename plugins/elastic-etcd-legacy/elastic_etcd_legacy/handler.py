@@ -126,7 +126,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         return store
 
     def _reserve(self) -> KeepAlive:
-        """Reserve a new port for the workers' store, which every round needs."""
+        """Reserve a port for the workers' store, because every round needs a new one."""
         return KeepAlive(self._address, self._workers.reserve(self._address))
 
     @contextlib.contextmanager
@@ -138,7 +138,6 @@ class EtcdRendezvousHandler(RendezvousHandler):
 
 
 def _close(store: Store) -> None:
-    """Close the store if it has a `close` method."""
     close = getattr(store, "close", None)
     if close is not None:
         close()

@@ -40,8 +40,7 @@ class RunCache(KeyCache):
             return self._changes
 
     def start(self) -> None:
-        """Read all keys and start a watch. Does nothing if a watch is running and has not been refused since it
-        started.
+        """Read all keys and start a watch, unless one is running and has not been refused.
 
         Raises:
             EtcdUnreachable, EtcdClosed, EtcdRefused: the keys could not be read.

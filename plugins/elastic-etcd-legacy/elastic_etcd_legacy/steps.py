@@ -34,8 +34,8 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Step:
-    """A change to the document. It is written if the document is still the one from which the step was computed.
-    `after` is None if the step deletes the document."""
+    """A change to the document, which is written only if the document has not changed in the meantime. `after` is None
+    if the step deletes the document."""
 
     transition: Transition
     after: Rendezvous | None

@@ -41,8 +41,8 @@ class Event(enum.Enum):
 
 
 class Effect(enum.Enum):
-    """Side effects of a transition, which take place in the transaction that writes the document. `RENEW` follows
-    immediately after that transaction."""
+    """Side effects of a transition. They take place in the transaction that writes the document, except for `RENEW`,
+    which immediately follows it."""
 
     LEASE_SETUP = "the document expires after the setup timeout"
     LEASE_CALLER = "the document expires with the lease of the node that makes the last call"
@@ -54,8 +54,7 @@ class Effect(enum.Enum):
 
 
 class Transition(NamedTuple):
-    """One row of the table: in state `before`, `event` leads to `after`. `when` describes the actor and the
-    condition."""
+    """One row of the table: in state `before`, `event` leads to `after`. `when` names the actor and the condition."""
 
     before: Status | None
     event: Event

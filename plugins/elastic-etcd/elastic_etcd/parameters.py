@@ -45,8 +45,7 @@ need them again."""
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A member of the cluster. `host` contains no brackets. `scheme` is http or https, or empty if the endpoint names
-    no scheme."""
+    """A member of the cluster. `host` has no brackets. `scheme` is http, https, or empty if the endpoint names none."""
 
     host: str
     port: int = DEFAULT_PORT
@@ -205,7 +204,7 @@ class _Reading:
 
 def parse_endpoints(text: str, origin: str = ORIGIN) -> tuple[Endpoint, ...]:
     """Parse a list of endpoints, in order and without duplicates. The default port is 2379. Raises ConfigurationError
-    if any endpoints are invalid (the error lists them all), if the list is empty, or if it mixes http and https."""
+    if the list is empty, mixes http and https, or has invalid endpoints, all of which are reported."""
     problems: list[Problem] = []
     found: dict[str, Endpoint] = {}
     for part in text.split(","):

@@ -65,8 +65,7 @@ ETCD = (
 
 
 def look_for_libraries() -> None:
-    """Report missing libraries. This is done here because the thread that imports them would only report that etcd is
-    unreachable."""
+    """Report missing libraries now. The thread that imports them would only report that etcd is unreachable."""
     from importlib.util import find_spec
 
     for module in ("grpc", "google.protobuf"):

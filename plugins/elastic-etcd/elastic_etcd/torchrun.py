@@ -35,7 +35,7 @@ def create(params: Any) -> Any:
 
 
 def _class() -> Any:
-    """Create the handler's class. This is done late because its base class is torch's."""
+    """Create the handler's class late, because its base class is torch's."""
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
     class EtcdV3Handler(RendezvousHandler):  # type: ignore[misc]

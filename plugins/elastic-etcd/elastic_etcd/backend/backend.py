@@ -186,8 +186,7 @@ class EtcdRendezvousBackend(RosterBackend):
 
     def close(self) -> None:
         """Unblock all calls. Waits return False, and other calls raise RendezvousConnectionError. Entries that were not
-        withdrawn disappear when their lease expires.
-        """
+        withdrawn disappear when their lease expires."""
         self._round.close()
         self._nodes.close()
         self._client.close()
@@ -197,7 +196,7 @@ class EtcdRendezvousBackend(RosterBackend):
 
     def _put_entry(self, key: str, entry: bytes) -> int | None:
         """Write this node's entry. Return the approximate number of older entries, or None if etcd holds an
-        announcement by this node of which it was unaware.
+        announcement by this node that it did not know of.
 
         A stalled member may carry out a put later, after the client has given up on it. Each put therefore names the
         entry that it replaces, so that it cannot replace a newer one.
@@ -217,8 +216,7 @@ class EtcdRendezvousBackend(RosterBackend):
 
     def _check_entry(self, key: str) -> None:
         """After an interruption, check that etcd still holds this node's latest entry. A restored backup may contain
-        the lease but an older entry or none.
-        """
+        the lease but an older entry or none."""
         interruptions, announced = self._round.interruptions, self._announced.get(key)
         if announced is None or interruptions == self._interruptions:
             return
@@ -230,10 +228,8 @@ class EtcdRendezvousBackend(RosterBackend):
         self._interruptions = interruptions
 
     def _lead(self, name: bytes) -> None:
-        """Announce that this node leads. If two nodes lead, the node that is not first in the succession order steps
-        back when it sees the other node's heartbeats. The node that is first in the order takes the key back with its
-        next heartbeat.
-        """
+        """Announce that this node leads. If two nodes lead, the one that is not first in the succession order steps
+        back when it sees the other's heartbeats. The first one takes the key back with its next heartbeat."""
         holder = self._round.holder
         contested = self._leads and holder is not None and holder != name
         if contested and not self._contested:
@@ -248,7 +244,6 @@ class EtcdRendezvousBackend(RosterBackend):
         self._leader_beats += 1
 
     def _step_back(self, name: bytes) -> None:
-        """Remove every sign that this node leads."""
         if self._leads:
             ours = Compare(self._keys.lead, Field.VALUE, name)
             self._client.transact(Transaction([ours], [Delete(self._keys.lead)]))

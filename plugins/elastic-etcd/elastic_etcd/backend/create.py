@@ -45,16 +45,14 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
     """Create a backend, which connects on first use, and a store that the members of a round can share. The store's
     keys expire after a day. The record `etcd` in `elastic_etcd.plugin` lists the options of `params`. Raises
     ConfigurationError for an invalid endpoint or option, and RendezvousError if etcd is unreachable or refuses the
-    request.
-    """
+    request."""
     parameters = read_parameters(params.endpoint, params.config)
     return _backend(params, parameters), _lasting_store(params, parameters)
 
 
 def handler_for(params: RendezvousParameters) -> RoundHandler:
     """Create a handler for dynamic rounds. On a single node without an endpoint, it starts an etcd server, which stops
-    with the handler. Raises ConfigurationError for an invalid endpoint or option.
-    """
+    with the handler. Raises ConfigurationError for an invalid endpoint or option."""
     server, served = None, None
     with contextlib.ExitStack() as undo:
         if not params.endpoint and params.max_nodes == 1:
@@ -90,8 +88,7 @@ def open_backend(params: RendezvousParameters) -> EtcdRendezvousBackend:
 
 def client_for(parameters: EtcdParameters, longest: Duration = math.inf, node: str = "") -> EtcdClient:
     """Create a client whose calls take at most `longest` seconds. The name `node` determines which member is tried
-    first, so that the nodes of a large job are spread over all members.
-    """
+    first, so that the nodes of a large job are spread over all members."""
     timeout = min(parameters.read_timeout, longest)
     addresses = parameters.addresses
     first = zlib.crc32(node.encode()) % len(addresses)
@@ -148,9 +145,8 @@ def _backend(
 
 
 def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Duration:
-    """Return the configured TTL. If it is not set, return the time that may pass without heartbeats. Raises
-    ConfigurationError if the configured TTL is too short.
-    """
+    """Return the configured TTL or, if it is not set, the time that may pass without heartbeats. Raises
+    ConfigurationError if the configured TTL is too short."""
     settings = settings_of(params)
     if parameters.lease_ttl is None:
         return max(SHORTEST_TTL, settings.failure_timeout)
@@ -165,13 +161,11 @@ def _round_store(parameters: EtcdParameters, keys: Keys, name: str) -> Store:
     """Return the store that the members of the named round share. Its keys disappear with the job's state, or when a
     later round's store is first written to.
 
-    It is a torch store only if torch is already imported. Otherwise, no program can pass it to torch, and importing
-    torch would take a second or two and 200 MiB of memory. Hardly any agent uses the store, so its client connects on
-    first use.
+    It is a torch store only if torch is already imported, because importing torch takes a second or two and 200 MiB of
+    memory. The client connects on first use, because hardly any agent uses the store.
     """
 
     def lease(client: EtcdClient) -> int:
-        """Return the lease of the job's state, and delete the keys of earlier rounds."""
         earlier = Delete(keys.store.encode(), keys.earlier_rounds(name).encode())
         found = client.transact(Transaction((), (Get(keys.state), earlier))).ranges[0].first
         if found is None or not found.lease:

@@ -110,8 +110,7 @@ class NodeCache(KeyCache):
 
     def wait(self, timeout: Duration, more: int) -> bool:
         """Block until `more` changes have arrived since the last call of `entries`, but at most `timeout` seconds.
-        Return whether they have arrived.
-        """
+        Return whether they have arrived."""
         return self._wait(lambda: self._changes >= more, timeout)
 
     def _why_not(self, pair: KeyValue) -> str:
@@ -138,9 +137,7 @@ class RoundCache(KeyCache):
         self._reported_vacant = False
 
     def state(self) -> KeyValue | None:
-        """Return the state that the watch has reported since the last call. If it has reported none, read the state
-        now.
-        """
+        """Return the state that the watch has reported since the last call. If there is none, read it now."""
         with self._changed:
             pushed, self._news = self._news and self._following, False
         if not pushed:
@@ -169,8 +166,7 @@ class RoundCache(KeyCache):
 
     def wait(self, token: StateVersion, timeout: Duration) -> bool:
         """Block until the state's version differs from `token` or the leader has left, but at most `timeout` seconds.
-        Return whether one of the two has happened.
-        """
+        Return whether one of the two has happened."""
         return self._wait(lambda: self._has_news(token), timeout)
 
     def _has_news(self, token: StateVersion) -> bool:

@@ -54,9 +54,7 @@ class Keys:
         return self.nodes + quote(key, safe="").encode()
 
     def key_of(self, name: bytes) -> str | None:
-        """Return the key of the node whose entry is stored under this name. Returns None if the name is too long or not
-        printable. Also returns None if `node` would not create this name, so that no node has two names.
-        """
+        """Return the key of the node whose entry has this name, or None if `node` would not create such a name."""
         if len(name) > len(self.nodes) + _LONGEST_NAME:
             return None
         key = unquote(name[len(self.nodes) :].decode("utf-8", "replace"))
@@ -64,10 +62,8 @@ class Keys:
 
 
 class StateVersion(NamedTuple):
-    """A token: the state's mod_revision, its lease, and its value's mark. The mark is chosen at random for each write.
-    It is needed because a store that was wiped or restored repeats revisions, and a state restored from a backup has
-    the same lease.
-    """
+    """A token: the state's mod_revision, its lease, and a mark that is chosen at random for each write. The mark is
+    needed because a wiped or restored store repeats revisions, and a state from a backup has the same lease."""
 
     revision: int
     lease: int

@@ -35,8 +35,8 @@ _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.
 
 @dataclass(frozen=True)
 class Security:
-    """The PEM files for TLS: the CAs that sign the servers' certificates (default: the system CAs), and this client's
-    certificate and private key (both or neither)."""
+    """The PEM files for TLS. `ca_cert` holds the CAs that sign the servers' certificates (default: the system CAs).
+    `cert` and `key` identify this client. Set both or neither."""
 
     ca_cert: str | None = None
     cert: str | None = None
@@ -69,8 +69,7 @@ class Security:
                 yield Problem(name, f"cannot read {path}: {error.strerror}")
 
     def _unusable(self) -> Iterator[Problem]:
-        """Find files that gRPC would accept although every handshake would then fail. Python's ssl module reports the
-        reason."""
+        """Find files that gRPC accepts but that make every handshake fail. Python's ssl module reports the reason."""
         import ssl
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -88,8 +87,8 @@ class Security:
 
 
 def open_channel(endpoint: str, security: Security | None) -> Any:
-    """Open a channel to `host:port`. The channel connects on first use. It uses TLS if `security` is given, and plain
-    text otherwise. Raises ConfigurationError if the certificates cannot be used."""
+    """Open a channel to `host:port`, which connects on first use. Without `security`, it uses plain text. Raises
+    ConfigurationError if the certificates cannot be used."""
     import grpc
 
     target = f"dns:///{endpoint}"  # gRPC could read a bare `name:port` as a URL scheme

@@ -92,8 +92,8 @@ class EtcdClient:
         return convert.committed(self._ask(rpc().txn, request, reads_only), transaction)
 
     def grant(self, ttl: Duration) -> Lease:
-        """Create a lease of at least 2 s. The client chooses the lease's id, so that if an answer is lost, the repeated
-        request finds the lease of the first attempt."""
+        """Create a lease of at least 2 s. The client chooses the id, so that after a lost answer, the repeated request
+        finds the lease."""
         lease = 1 + secrets.randbelow(2**62)
         method = rpc().lease_grant
         try:
@@ -205,8 +205,7 @@ class Call:
         self._members.find(min(search, self._left()))
 
     def _may_log_in(self, member: Member, metadata: Metadata) -> bool:
-        """Log in again once per member, because a member that lags behind may not know a token that another member has
-        issued."""
+        """Log in again once per member, because a lagging member may not know a token that another one issued."""
         again = member.number not in self._logged_in and self._tokens.refused(metadata)
         self._logged_in |= {member.number}
         return again
@@ -215,9 +214,8 @@ class Call:
         return max(_SHORTEST, self._deadline - self._client.clock.now())
 
     def _patience(self) -> Duration:
-        """Return the time limit for one attempt. If there is only one member, the attempt may use all the remaining
-        time. With several members, the limit doubles each time that all of them have failed, because answers that
-        arrive too late only add to the load on busy servers."""
+        """Return the time limit for one attempt. A single member gets all the remaining time. With several members, the
+        limit doubles whenever all of them have failed, because late answers only add to the load on busy servers."""
         members = len(self._members.all)
         if members == 1:
             return self._left()

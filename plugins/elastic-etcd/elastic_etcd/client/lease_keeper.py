@@ -69,9 +69,9 @@ class LeaseKeeper:
         return max(held.since + DUE * held.ttl - self._clock.now(), 0.0) if held else 0.0
 
     def ensure(self) -> int:
-        """Return the id of a live lease, either the held one or a new one. Asks the server only if necessary. Raises
-        EtcdUnreachable if no member answered in time; the lease is kept, and the call may be repeated. Raises
-        EtcdRefused if the server does not grant a lease."""
+        """Return the id of a live lease. Asks the server only if necessary. Raises EtcdUnreachable if no member
+        answered in time; the lease is kept, and the call may be repeated. Raises EtcdRefused if the server does not
+        grant a lease."""
         with self._lock:
             held = self._confirmed(1.0, grants=True)
             assert held is not None
@@ -99,8 +99,8 @@ class LeaseKeeper:
                     self._client.revoke(held.id)
 
     def _confirmed(self, due: float, grants: bool) -> _Held | None:
-        """Return the lease, after renewing it if this fraction of its time has passed. If no lease is held, return a
-        new one if `grants` is True, and None otherwise."""
+        """Return the lease, after renewing it if this fraction of its time has passed. If `grants` is True, request a
+        lease if none is held."""
         for _ in range(ATTEMPTS):
             if self._has_aged(due):
                 self._renew()
@@ -114,8 +114,7 @@ class LeaseKeeper:
         )
 
     def _has_aged(self, part: float) -> bool:
-        """Return whether this fraction of the held lease's time to live is used up. When all of it is used up, the
-        lease may have ended."""
+        """Return whether this fraction of the lease's time to live is used up. At 1.0, the lease may have ended."""
         held = self._held
         return held is not None and self._clock.now() - held.since >= part * held.ttl
 

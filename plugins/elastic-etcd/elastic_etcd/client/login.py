@@ -31,8 +31,8 @@ class Login:
 
 
 class Tokens:
-    """The token in use. One thread logs in when a token is needed or no longer valid, and other threads wait. `at_hand`
-    is the metadata if it is known without a login, and None otherwise."""
+    """The token in use. If a new one is needed, one thread logs in, and other threads wait. `at_hand` is the metadata,
+    or None if a login is needed first."""
 
     def __init__(self, login: Login | None) -> None:
         self.at_hand: Metadata | None = HAS_LEADER if login is None else None
@@ -41,9 +41,9 @@ class Tokens:
         self._changing = threading.Lock()
 
     def metadata(self, member: Member, patience: Duration = LOGGING_IN) -> Metadata:
-        """Return metadata for a call on `member`. With the metadata, the member rejects the call unless it knows a
-        leader and our token. If there is no token, log in to that member within `patience` seconds. Raises Failure if
-        the login failed, and EtcdClosed."""
+        """Return metadata for a call on `member`. The member then rejects the call unless it knows a leader and our
+        token. If there is no token, log in within `patience` seconds. Raises Failure if the login failed, and
+        EtcdClosed."""
         if self._login is None:
             return HAS_LEADER
         if not self._logging_in.acquire(timeout=patience):

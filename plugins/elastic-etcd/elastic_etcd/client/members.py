@@ -36,9 +36,8 @@ def probe() -> bytes:
 class Member:
     """An endpoint and its channel, which opens on first use. Thread-safe.
 
-    `answered` means that the member has answered since its last failure, so that a request will probably succeed.
-    `known_good` means that the member has answered at least once. `fault` describes the member's last problem, and is
-    empty if there was none.
+    `answered` means that the member has answered since its last failure. `known_good` means that it has answered at
+    least once. `fault` describes its last problem, or is empty.
     """
 
     def __init__(self, number: int, endpoint: str, security: Security | None) -> None:
@@ -111,9 +110,8 @@ class Member:
         self._files, self._calls = files, {}
 
     def _renew(self) -> None:
-        """Replace the channel if the certificate files have changed, because a channel keeps the certificates with
-        which it was opened. If the files cannot be used yet, perhaps because they are being written, the old channel
-        stays open."""
+        """Replace the channel if the certificate files have changed. If the new files cannot be used yet, perhaps
+        because they are being written, the old channel stays open."""
         with self._lock:
             old = self._channel
             if old is None or self._security is None or self._files == self._security.files():
@@ -169,9 +167,9 @@ class Members:
 
     @contextlib.contextmanager
     def followed(self, follower: Follower) -> Iterator[None]:
-        """Within this context, call `follower(member)` when the client leaves a member that has failed, so that streams
-        on that member can move, and call `follower(None)` on `close`. The follower may run in any thread and must not
-        block. Raises EtcdClosed."""
+        """Within this context, call `follower(member)` when the client leaves a failed member, so that streams can
+        move, and `follower(None)` on `close`. The follower may run in any thread and must not block. Raises
+        EtcdClosed."""
         with self._lock:
             self._expect_open()
             self._followers.append(follower)
@@ -183,9 +181,8 @@ class Members:
 
     def find(self, patience: Duration) -> bool:
         """Ask all members and, if the current one has failed, switch to the first that answers within `patience`
-        seconds. If no member answers, this takes the full time. Followers are notified as in `failed`, because a stream
-        may already be open on the member to which the client had switched. Returns whether a member answered. Raises
-        EtcdClosed."""
+        seconds. Followers are notified as in `failed`, because a stream may already be open on the member that was
+        left. Returns whether a member answered. Raises EtcdClosed."""
         found = _first_to_serve(self.all, patience)
         self._expect_open()
         if found is None:
@@ -210,8 +207,7 @@ class Members:
             member.close()
 
     def _moved_to(self, number: int) -> list[Follower]:
-        """Switch to this member. Returns the followers to notify. There are none if this member was already current.
-        The caller holds the lock."""
+        """Switch to this member, and return the followers to notify. The caller holds the lock."""
         before, self._current = self._current, number
         return [] if number == before else [*self._followers]
 
@@ -222,7 +218,7 @@ class Members:
 
 def _first_to_serve(members: Sequence[Member], patience: Duration) -> Member | None:
     """Return the first member that proves within `patience` seconds that it serves, or None if no member does or the
-    client is closed. All members are asked in parallel. Raises EtcdClosed.
+    client is closed. Raises EtcdClosed.
 
     These requests wait for a connection, whereas other calls fail immediately. Some gRPC versions (such as 1.62) make
     progress on a connection only while a call waits for it.

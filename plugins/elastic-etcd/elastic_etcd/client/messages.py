@@ -26,9 +26,8 @@ FILES = ("etcd3/etcdrpc/kv_pb2.py", "etcd3/etcdrpc/auth_pb2.py", "etcd3/etcdrpc/
 
 @dataclass(frozen=True)
 class Method:
-    """A call that the server offers. It has a path `/package.Service/Method`, a class for its requests, and a parser
-    for its responses, which may arrive as a stream. The request is always a single message, which saves a thread for
-    sending."""
+    """A call that the server offers. `path` is `/package.Service/Method`. The request is always a single message, which
+    saves a thread for sending. The responses may arrive as a stream."""
 
     path: str
     request: type[Any]

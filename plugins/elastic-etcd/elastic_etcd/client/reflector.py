@@ -64,7 +64,7 @@ class _Following:
         self.renewed = False
 
     def give_up(self) -> None:
-        """Cancel the stream. The thread then opens another stream, unless the thread is about to end."""
+        """Cancel the stream. The thread then opens another one, unless it is about to end."""
         self.given_up = True
         if self.call is not None:
             self.call.cancel()
@@ -127,10 +127,10 @@ class Reflector:
                 return
 
     def wait_for(self, has_news: Callable[[], bool], timeout: Duration) -> bool:
-        """Block until `has_news()` returns True (it is called with the lock held) or the range was listed again, but at
-        most `timeout` seconds. Returns whether the caller should check the keys, which is False after `close` or
-        `forget`. Raises EtcdRefused if the server rejects the watch, EtcdUnreachable once per client timeout while no
-        member answers, and EtcdClosed if the client is closed."""
+        """Block for at most `timeout` seconds, until `has_news()` returns True or the range was listed again.
+        `has_news` is called with the lock held. Returns whether the caller should check the keys, which is False after
+        `close` or `forget`. Raises EtcdRefused if the server rejects the watch, EtcdUnreachable once per client timeout
+        while no member answers, and EtcdClosed if the client is closed."""
         deadline = later(self._clock.now(), timeout)
         with self._changed:
             self.follow()
@@ -186,14 +186,13 @@ class Reflector:
         """Handle a change since the last list. That list may already contain the change."""
 
     def _before(self) -> dict[bytes, int]:
-        """Return the mod_revisions of the known keys. If a list that is requested from now on contains a lower
-        mod_revision for one of these keys, etcd has lost data, even if the list's own revision is high enough."""
+        """Return the mod_revisions of the known keys. If a later list contains a lower one for a key, etcd has lost
+        data, even if the list's own revision is high enough."""
         return {}
 
     def _patience(self) -> Duration:
         """Cancel a watch that its member has not set up in time. Returns how long the caller, which holds the lock, may
-        wait before it calls this method again. The callers that wait for changes do this, because a separate thread for
-        each new watch would cost more."""
+        wait before the next call. Waiting callers do this, because a thread for each new watch would cost more."""
         stream = self._stream
         if self._following or stream is None:
             return math.inf
@@ -204,7 +203,7 @@ class Reflector:
         return left if left > 0 else _PATIENCE
 
     def _cut_off(self) -> None:
-        """React to the fact that the known state has become unreliable. The reason is in `_fault` or `_error`."""
+        """Called when the known state has become unreliable. The reason is in `_fault` or `_error`."""
 
     # The thread
 
@@ -306,7 +305,7 @@ class Reflector:
         return call, after, losses
 
     def _take(self, stream: _Following, answer: Any, losses: int) -> bool:
-        """Handle a message. Returns whether to keep reading the stream."""
+        """Handle a message, and return whether to keep reading the stream."""
         with self._changed:
             if self._stream is not stream or losses != self.losses:
                 return False
@@ -351,8 +350,8 @@ def reached(answer: Any) -> int:
 
 
 def misses(answer: Any, after: int) -> bool:
-    """Return whether a stream that begins after this revision lacks changes because etcd has compacted them or has lost
-    data. A member that lags behind cannot be distinguished from this case, but an additional list does no harm."""
+    """Return whether a stream after this revision lacks changes, because etcd has compacted or lost them. A member that
+    lags behind looks the same, but an additional list does no harm."""
     was_created = answer.created and not answer.canceled
     return answer.compact_revision > 0 or (was_created and answer.header.revision < after)
 

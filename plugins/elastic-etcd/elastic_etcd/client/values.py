@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 
 class KeyValue(NamedTuple):
-    """A key as stored in etcd. `version` counts the writes since its creation, starting at 1. `lease` is 0 if the key
-    has none."""
+    """A key as stored in etcd. `version` counts the writes since its creation, from 1. `lease` is 0 if it has none."""
 
     key: bytes
     value: bytes
@@ -102,8 +101,7 @@ def end_of(prefix: bytes) -> bytes:
 
 
 class Transaction(NamedTuple):
-    """Atomically carry out `then` if all conditions hold, and `otherwise` if they do not. Each list may have up to 128
-    items."""
+    """Atomically carry out `then` if all conditions hold, and `otherwise` if not. Each list has at most 128 items."""
 
     conditions: Sequence[Compare]
     then: Sequence[Operation] = ()
@@ -111,9 +109,9 @@ class Transaction(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """The outcome of a transaction: whether the conditions held, the store's revision afterwards (which is the
-    mod_revision of the keys that were written), and the results, one for each operation, in order. The result of a
-    write is empty. If all operations were writes, `ranges` itself is empty."""
+    """The outcome of a transaction. `succeeded` is whether the conditions held. `revision` is the store's revision
+    afterwards, and the mod_revision of the written keys. `ranges` has a result for each operation, which is empty for a
+    write. If all operations were writes, `ranges` itself is empty."""
 
     succeeded: bool
     revision: int

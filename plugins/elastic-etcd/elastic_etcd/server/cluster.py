@@ -71,8 +71,7 @@ class Cluster:
         return ",".join(f"{self.name(place)}={place.peer_url}" for place in sorted(self.places))
 
     def initial_with(self, own: Place, members: Iterable[Member]) -> str:
-        """Return the value of `--initial-cluster` for an existing cluster, to which the member at `own` has been
-        added."""
+        """Return the value of `--initial-cluster` for a cluster to which the member at `own` has been added."""
         named = ((self.name(own) if it.peer_url == own.peer_url else it.name or it.id, it.peer_url) for it in members)
         return ",".join(f"{name}={url}" for name, url in named)
 
@@ -192,8 +191,7 @@ def majority_lost(cluster: Cluster, answers: Sequence[Answer]) -> str:
 
 
 def shown(cluster: Cluster, answers: Sequence[Answer], leader: str) -> tuple[str, ...]:
-    """Return a line for each place with its member's status. `leader` is the leader's id, or empty if there is no
-    leader."""
+    """Return a line for each place with its member's status. `leader` is the leader's id, or empty if there is none."""
     known = next((answer.members for answer in sorted(answers, key=lambda it: not it.healthy) if answer.members), ())
     there = {answer.place.peer_url for answer in answers if answer.members}
 

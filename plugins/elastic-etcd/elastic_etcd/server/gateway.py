@@ -84,8 +84,7 @@ class Gateway:
         return [call.result() if call.wait(max(0.0, until - clock.now())) else Answer(place) for place, call in calls]
 
     def leader(self, answers: Sequence[Answer]) -> str:
-        """Return the leader's id as a healthy member reports it, or an empty string if no member reports one. Never
-        raises."""
+        """Return the leader's id as a healthy member reports it, or an empty string. Never raises."""
         for answer in answers:
             if answer.healthy:
                 with contextlib.suppress(*UNUSABLE):
@@ -106,8 +105,7 @@ class Gateway:
 
 
 def _refuses_everywhere(place: Place) -> bool:
-    """Return whether every address of the place refuses connections. If one of them does not answer, the others prove
-    nothing."""
+    """Return whether all addresses of the place refuse connections. If one is silent, the others prove nothing."""
     try:
         addresses = resolve_host(place.host, place.peer_port)
     except OSError:

@@ -83,9 +83,8 @@ class Files:
 
 
 class ServedCluster:
-    """The cluster as one agent sees it, and this agent's member. An agent has a member if one of the places is on the
-    agent's machine and no other agent on that machine holds this place. `own` is the place, or None until it is known.
-    Thread-safe.
+    """The cluster as one agent sees it, and this agent's member. An agent has a member if one of the places is on its
+    machine and no other agent there holds this place. `own` is the place, or None until it is known. Thread-safe.
 
     Args:
         files: the files for TLS (default: plain text).
@@ -205,8 +204,8 @@ class ServedCluster:
             get_logger().error("etcd member waits", reason=str(error))
 
     def _waits_for_place(self) -> bool:
-        """Wait until a place is ours, or until it is certain that none will be: all names resolve, and have had time to
-        become known everywhere. Returns whether a place is ours."""
+        """Wait until a place is ours, or until all names resolve and have had time to become known everywhere. Returns
+        whether a place is ours."""
         attempts, until = 0, later(self._clock.now(), _NAMED)
         while self.own is None and not self._over.wait(_PAUSES.pause(attempts := attempts + 1)):
             if self._finds_place() or (self._clock.now() >= until and all(map(self._resolved, self._cluster.places))):
@@ -264,8 +263,7 @@ class ServedCluster:
             process.close()
 
     def _promote(self, process: ServerProcess, own: Place, member: str) -> None:
-        """Ask for a vote until the member has one or has exited. Only the leader knows whether the member has caught
-        up."""
+        """Ask for a vote until the member has one or has exited. Only the leader knows if the member has caught up."""
         attempts = 0
         while not process.ended(_PAUSES.pause(attempts := attempts + 1)):
             for answer in filter(lambda it: it.members, self._gateway.look(self._others())):
@@ -298,8 +296,8 @@ class ServedCluster:
         return launched
 
     def _folder(self, own: Place) -> Path:
-        """Create a folder for this place's data. The folders that earlier members at this place left behind when their
-        machine failed are removed. This is safe because no other agent here holds this place."""
+        """Create a folder for this place's data, and remove folders that earlier members left behind when their machine
+        failed. This is safe because no other agent here holds this place."""
         mark = hashlib.sha256(f"{self._cluster.token} {own.peer_url} {_network()}".encode()).hexdigest()[:12]
         prefix = f"elastic-etcd-{mark}-"
         for left in Path(self._parent or tempfile.gettempdir()).glob(f"{prefix}*"):
@@ -329,8 +327,8 @@ class ServedCluster:
             return []
 
     def _listens_at(self, own: Place) -> Address:
-        """Return the address at which other members reach our place. It may differ from what the place's name resolves
-        to here, because on this machine alone, the name may resolve to a loopback address."""
+        """Return the address at which other members reach our place. On this machine alone, the place's name may
+        resolve to a loopback address."""
         found = [address for address in self._resolved(own) if is_local_address(address)]
         beyond = [address for address in found if not address.is_loopback]
         if beyond or is_loopback(own.host) or not found:
@@ -340,8 +338,7 @@ class ServedCluster:
 
 
 def _network() -> int:
-    """Return the id of the network namespace in which `_held` holds a place. Another namespace on this machine may have
-    the same place and folder."""
+    """Return the id of the network namespace. Another one on this machine may have the same place and folder."""
     try:
         return Path("/proc/self/ns/net").stat().st_ino
     except OSError:
@@ -349,8 +346,7 @@ def _network() -> int:
 
 
 def _held(place: Place) -> socket.socket | None:
-    """Reserve this place, for the lifetime of this process, against other agents in the same network namespace. Returns
-    None if the place is taken."""
+    """Reserve this place for this process, or return None if another agent in this network namespace has it."""
     holds = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         holds.bind(f"\0elastic-etcd/{place.peer_url}"[:100])

@@ -61,9 +61,9 @@ class Binary(NamedTuple):
 
 def find_binary() -> Binary:
     """Find an etcd binary to run. If TORCHELASTIC_ETCD_BINARY_PATH is set, it names the binary. Otherwise, the newest
-    binary on PATH or in the `[server]` extra, which stays at an old version, is used. Among binaries with the same
-    version, the first one on PATH is used. Folders on PATH that are relative or writable by every user are ignored,
-    because any user could choose what runs. Raises ConfigurationError."""
+    binary on PATH or in the `[server]` extra is used. Among binaries with the same version, the first one on PATH is
+    used. Folders on PATH that are relative or writable by every user are ignored, because any user could choose what
+    runs. Raises ConfigurationError."""
     if named := os.environ.get(VARIABLE):
         path = _expect_program(named)
         return Binary(path, version_of(path))
@@ -111,8 +111,7 @@ def version_in(output: bytes) -> str:
 
 
 def _inherited() -> dict[str, str]:
-    """Return the part of the environment that programs need to start, without variables that are meant for other
-    programs, such as passwords."""
+    """Return the variables that programs need to start, without those meant for other programs, such as passwords."""
     return {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_ALSO)}
 
 
@@ -180,8 +179,7 @@ class ServerProcess:
         self._listener.start()
 
     def ended(self, timeout: Duration) -> bool:
-        """Wait at most `timeout` seconds for the server to end. Returns whether it has ended; `end` then
-        describes how."""
+        """Wait at most `timeout` seconds for the server to end. Returns whether it has ended; `end` describes how."""
         return self._ended.wait(timeout)
 
     def known(self, timeout: Duration) -> bool:
@@ -263,9 +261,9 @@ _FAILED = re.compile(r'panic: |fatal error: |{"level":"(?:fatal|panic)"')
 
 
 def plain(line: str) -> str:
-    """Return one line in readable form. For a JSON line, this is its time, level, message and error; any other line is
-    returned as it is. The result is truncated to 300 characters, and unprintable characters are replaced, because the
-    line may contain data from clients."""
+    """Return one line in readable form. Of a JSON line, only the time, level, message and error are kept. The result is
+    truncated to 300 characters, and unprintable characters are replaced, because the line may contain data from
+    clients."""
     try:
         parsed = json.loads(line)
     except (ValueError, RecursionError):

@@ -24,8 +24,7 @@ Found = dict[bytes, "KeyValue"]
 
 class Reader:
     """Performs the reads from one store. Thread-safe. While no member answers, reads are retried until the deadline.
-    `name` is a function that converts a key to the user's name for it, and `closed` is an event that ends every
-    wait."""
+    `name` converts a key to the user's name for it. `closed` ends every wait."""
 
     def __init__(self, client: EtcdClient, name: Callable[[bytes], str], clock: Clock, closed: threading.Event) -> None:
         self._client = client
@@ -40,9 +39,8 @@ class Reader:
         return deadline.patiently(partial(self._client.read, key)).first
 
     def those(self, keys: Sequence[bytes], deadline: Deadline, keys_only: bool = False) -> tuple[int, Found]:
-        """Return a revision that is not later than the revision at which the keys were read, and the keys that exist.
-        Up to 120 keys are read in a single step. If there are more keys, or more than 64 MiB of values, it takes
-        several reads. Raises EtcdError."""
+        """Return a revision and the keys that exist. The keys were read at that revision or later. Up to 120 keys are
+        read in a single step. More keys, or more than 64 MiB of values, take several reads. Raises EtcdError."""
         batches = [keys[start : start + MOST_OPERATIONS] for start in range(0, len(keys), MOST_OPERATIONS)]
         revision, found = 0, Found()
         while batches:

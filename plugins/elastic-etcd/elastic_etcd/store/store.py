@@ -3,8 +3,8 @@
 `reader.py` reads and waits, and `writer.py` ensures that every write takes effect exactly once. `add` and `append`
 write on the condition that the value is unchanged. If it has changed, they try again with the current value. After a
 client has lost two such races, it waits for a random time before each attempt, up to a limit that is the same for all
-clients. This way, early clients are soon on a par with newcomers, and etcd is not flooded with failing attempts. In a
-measurement, 128 concurrent additions took about 8 transactions each, compared with 64 without waiting.
+clients. The waits keep failing attempts from flooding etcd, and the common limit gives all clients the same chance.
+In a measurement, 128 concurrent additions took about 8 transactions each, compared with 64 without waiting.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ Python has deleted the other half, every call fails."""
 
 
 class KeyStore:
-    """The store for programs that have not imported torch. It differs from `EtcdStore` only in that it does not raise
-    torch's errors."""
+    """The store for programs that have not imported torch. Unlike `EtcdStore`, it does not raise torch's errors."""
 
     _errors: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     timeout = _TIMEOUT
@@ -242,8 +241,7 @@ class KeyStore:
             pass  # another client has deleted our marker; the next attempt uses a new one
 
     def _change(self, at: bytes, known: KeyValue, change: Callable[[bytes], bytes], deadline: Deadline) -> KeyValue:
-        """Replace the value with `change(value)`. A missing key is treated as empty. `known` is the last
-        known value."""
+        """Replace the value with `change(value)`. A missing key is treated as empty. `known` may be out of date."""
         for losses in itertools.count():
             value = change(known.value)
             _expect_small(at, at, value)
@@ -273,7 +271,6 @@ def _wrapped(number: int) -> int:
 
 
 def _expect_small(*parts: bytes) -> None:
-    """Raise ValueError if these keys and values exceed the size limit for one request."""
     size = sum(map(len, parts))
     if size > _MOST_BYTES:
         raise ValueError(

@@ -12,8 +12,7 @@ _dist: Any = import_with("torch.distributed", "TORCH_CPP_LOG_LEVEL", "FATAL")  #
 
 
 class _ErrorsOfTorch:
-    """Converts the client's errors into torch's. One instance is used for all operations, because entering a
-    generator-based context manager each time would be slow."""
+    """Converts the client's errors into torch's. A generator-based context manager would be slow."""
 
     def __enter__(self) -> None:
         pass

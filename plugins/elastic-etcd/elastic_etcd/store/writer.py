@@ -64,9 +64,9 @@ class Marker:
 
 
 class Deadline:
-    """The time limit for an operation that begins now and that is retried, until `closed` is set, while no member
-    answers. The function `patience` returns the limit. It is called at most once, and only if the limit is needed,
-    because torch's C++ side is slow to return a timeout."""
+    """The time limit for an operation that begins now. While no member answers, the operation is retried until the
+    limit or until `closed` is set. `patience` returns the limit. It is called at most once, and only if needed, because
+    torch's C++ side is slow to return a timeout."""
 
     def __init__(self, clock: Clock, patience: Callable[[], timedelta], closed: threading.Event) -> None:
         self._clock = clock
@@ -97,9 +97,9 @@ class Deadline:
 
 
 class Writer:
-    """Performs the writes to one store. Thread-safe. `lease` is a function that returns, within the deadline, the lease
-    to attach to everything written, including markers. If `lease` is None, only markers have a lease. It ends when
-    `forget` is called, or one minute after the last write."""
+    """Performs the writes to one store. Thread-safe. `lease` returns, within the deadline, the lease to attach to
+    everything written. If `lease` is None, only markers have a lease, which ends when `forget` is called, or one minute
+    after the last write."""
 
     def __init__(
         self, client: EtcdClient, prefix: bytes, lease: Callable[[Deadline], int] | None, clock: Clock
@@ -166,8 +166,7 @@ class Writer:
     def _answered(
         self, transaction: Transaction, deadline: Deadline, outstanding: bool = False
     ) -> tuple[Committed, bool]:
-        """Return the first answer that arrives, and whether unanswered copies of the request may still be on their
-        way."""
+        """Return the first answer, and whether unanswered copies of the request may still be on their way."""
         while True:
             try:
                 return self._client.transact(transaction), outstanding
