@@ -56,8 +56,7 @@ class TorchConnection(StoreConnection):
         self._patience: Duration | None = None  # the store's timeout, if it was set
 
     def fetch(self, key: str, timeout: Duration, closed: threading.Event) -> bytes | None:
-        """Fetch a key with torch's `get`, which waits for the key in the same way as `wait`. `get` is used only if it
-        can be interrupted by means of a socket."""
+        """Fetch a key with torch's `get`, but only if a socket can interrupt the wait."""
         if not self.pushes:
             return self.asked_for(key, timeout, closed, _ASKING)
         if self.socket is None or not hasattr(self.store, "set_timeout"):
@@ -79,11 +78,9 @@ class TorchConnection(StoreConnection):
             self.store.set_timeout(timedelta(seconds=seconds))
 
     def bound(self, seconds: Duration, watched: bool = True) -> None:
-        """Limit the duration of each operation, not counting the time spent in `wait`. After a timeout, the connection
-        is out of sync and must be closed. The kernel also closes the connection if the peer's machine does not answer
-        for a few seconds, instead of retransmitting at growing intervals. If `watched` is True, it sends keepalive
-        probes every second.
-        """
+        """Limit the duration of each operation except `wait`. After a timeout, the connection is out of sync and must
+        be closed. The kernel also closes it if the peer's machine does not answer for a few seconds. If `watched` is
+        True, it sends keepalive probes every second."""
         if self.socket is not None:
             limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -96,8 +93,8 @@ class TorchConnection(StoreConnection):
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence)
 
     def machine_answers(self) -> bool:
-        """Return whether the peer's machine has answered within the last few seconds. If it has, the store and not the
-        network is the cause of an outage. Thread-safe."""
+        """Return whether the peer's machine has answered within the last few seconds. If so, the store and not the
+        network causes an outage. Thread-safe."""
         try:
             return self.socket is not None and _number(self.socket, "=I", _ACK_AGE) < _FRESH
         except OSError:

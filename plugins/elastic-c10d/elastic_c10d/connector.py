@@ -47,8 +47,7 @@ class SharedConnector:
 
 
 class BorrowedTcpConnector:
-    """Returns an existing TCPStore, possibly wrapped in PrefixStores, at the first call, and opens more connections to
-    its server at later calls."""
+    """Returns an existing TCPStore at the first call, and opens more connections to its server at later calls."""
 
     grace: Duration = 0.0
 
@@ -91,9 +90,9 @@ class _Stuck:
 
 
 class StoreDialer:
-    """Creates TCPStore clients, each in a separate thread, because torch's constructor waits forever for a listener
-    that does not answer. If a constructor is stuck, the next call for the same address waits for it instead of starting
-    another one. If the caller may wait indefinitely, the client is created without a thread.
+    """Creates TCPStore clients. torch's constructor waits forever for a listener that does not answer, so each one runs
+    in a separate thread, unless the caller may wait indefinitely. If a constructor is stuck, the next call for the same
+    address waits for it instead of starting another one.
 
     Args:
         read_timeout: seconds after which an unanswered operation fails.

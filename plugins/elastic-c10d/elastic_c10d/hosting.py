@@ -63,8 +63,7 @@ def resolved(endpoint: Endpoint, resolver: Callable[[str, int], list[Address]] =
 
 
 def in_order(address: Address) -> tuple[int, bytes]:
-    """Return a sort key that gives the same order on every machine: IPv4 addresses, which every machine has, come
-    first; apart from that, addresses are ordered by their bytes."""
+    """Return a sort key that is the same on every machine. IPv4 comes first, because every machine has it."""
     packed = socket.inet_pton(address.family, address.host.partition("%")[0])
     return len(packed), packed
 
@@ -148,9 +147,8 @@ class HostElection:
         return None
 
     def offer_at(self, lost: Address) -> bool:
-        """Start a server in place of the lost store at this address, if an agent hosted it and the address is local. If
-        several agents try this, only one of them can bind the address. Returns whether it has to be decided again which
-        node hosts the store."""
+        """Start a server at the lost store's address, if an agent hosted the store and the address is local. If several
+        agents try this, only one of them can bind the address. Returns whether the host has to be chosen again."""
         if (
             not self._was_free_to_choose
             or not self._by_agent
@@ -164,9 +162,9 @@ class HostElection:
 
     def offer_replacement(self, places: Sequence[Sequence[Address]], answers: list[str]) -> bool:
         """Host a new store if the lost one was hosted by an agent on another machine that is still running, and if
-        `offer` would have chosen this node at the first contact. Otherwise, it could happen that no node hosts a store:
-        new nodes leave hosting to the endpoint's first host, and the node on that host may have joined while the store
-        was elsewhere. Returns whether a server was started. Messages worth reporting are added to `answers`."""
+        `offer` would have chosen this node at the first contact. Otherwise, there might be no store: new nodes leave
+        hosting to the endpoint's first host, whose node may have joined while the store was elsewhere. Returns whether
+        a server was started. Messages worth reporting are added to `answers`."""
         if not self._was_free_to_choose or not self._by_agent or self.here or not any(places):
             return False
         self._is_host = None
@@ -231,14 +229,14 @@ class HostElection:
             return True
 
     def look(self, store: Store, only_if_unknown: bool) -> None:
-        """Determine whether an agent hosts the store at the endpoint. A client may connect before the host has written
-        its nonce. Therefore, if no nonce was found, later connections check again."""
+        """Determine whether an agent hosts the store at the endpoint. If no nonce is found, later connections check
+        again, because the host may not have written it yet."""
         if not self.here and not (only_if_unknown and self._by_agent):
             self._by_agent = store.check([_NONCE_KEY])
 
     def confirm(self, store: Store) -> bool:
-        """Return whether to use the store at the endpoint. If this node has a server, the store has to be that server.
-        If the store belongs to another node instead, our server is stopped.
+        """Return whether to use the store at the endpoint. If this node has a server but the store is another one, the
+        server is stopped, and the result is False.
 
         Raises:
             RendezvousConnectionError: the store belongs to another node, but this node must host it.

@@ -96,8 +96,7 @@ def _is_torch_missing() -> bool:
 
 
 def _look_for_torch() -> None:
-    """Fail early if torch is missing, because torch is imported in another thread, where the error would look as if the
-    store were unreachable."""
+    """Fail early if torch is missing. In the thread that imports it, the error would look like an unreachable store."""
     if _is_torch_missing():
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
@@ -116,7 +115,7 @@ def _serve(endpoint: str, max_nodes: int) -> StoreServer:
 
 
 def _tcp_store(context: Context) -> Store:
-    """Create a store. It hosts the server if the port is free on this machine, and is a client otherwise."""
+    """Create a store, which hosts the server if the port is free on this machine."""
     from elastic_c10d.create import tcp_store
     from elastic_c10d.endpoint import Endpoint, parse_endpoint
 

@@ -52,10 +52,9 @@ _ROOM = 65_536
 
 
 def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
-    """Return a socket that listens on the endpoint's port. If the endpoint is a loopback address and is not open, the
-    socket listens only on that address. Otherwise, it listens on all addresses, because a machine's own name often
-    resolves to 127.0.1.1, which other machines cannot reach. Raises OSError, whose errno is EADDRINUSE if the port is
-    in use."""
+    """Return a socket that listens on the endpoint's port. If the endpoint is a loopback address and is not open, it
+    listens only there. Otherwise, it listens on all addresses, because a machine's own name often resolves to
+    127.0.1.1, which other machines cannot reach. Raises OSError, with errno EADDRINUSE if the port is in use."""
     if endpoint.is_loopback:
         own = min(addresses, key=lambda address: address.family != socket.AF_INET)
         sock = bound_socket(own.family, own.sockaddr)
@@ -80,10 +79,9 @@ def start_server(sock: socket.socket) -> Store:
 
 
 def allow_connections(nodes: int) -> int:
-    """Raise this process's limit on open files, so that it suffices for the connections of `nodes` nodes. As far as the
-    hard limit allows, it also covers other clients, which could otherwise use up the files that the agent needs. Logs
-    the change if the nodes need it. Returns the maximum number of connections, which is half of the limit, but at least
-    the number that the nodes need."""
+    """Raise this process's limit on open files so that it suffices for `nodes` nodes and, if the hard limit allows, for
+    other clients, which could otherwise use up the agent's files. Logs the change if the nodes need it. Returns the
+    maximum number of connections: half of the limit, but at least the number that the nodes need."""
     of_nodes = nodes * _CONNECTIONS_PER_NODE
     needed = of_nodes + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -113,8 +111,8 @@ def own_files() -> int:
 
 class OverloadWatch:
     """Checks every second, in a thread, whether the process has grown too much or its server has too many connections.
-    If so, the server is replaced with an empty one, which nodes treat as an outage. If the process does not shrink as a
-    result, something other than the store has grown, and from then on, growth is measured from the new size.
+    If so, the server is replaced with an empty one, which nodes treat as an outage. If the process does not shrink,
+    something other than the store has grown, so growth is then measured from the new size.
 
     Args:
         renew: replaces the server. If it returns False, it will be called again.
@@ -184,14 +182,14 @@ class OverloadWatch:
         return own_files() > self._connections and len(self._accepted()) > self._connections
 
     def _keep_spare(self) -> None:
-        """Keep a spare file open. It is closed if a check needs a descriptor and none is left."""
+        """Keep a spare file open, which a check closes if no descriptor is left."""
         if self._spare:
             return
         with contextlib.suppress(OSError):
             self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def _grown(self) -> int:
-        """Return the number of bytes by which the process has grown. Raises OSError if its size cannot be read."""
+        """Return the growth of the process in bytes. Raises OSError if its size cannot be read."""
         now = self._size()
         self._least = min(self._least, now)
         return now - self._least

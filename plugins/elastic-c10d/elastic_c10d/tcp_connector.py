@@ -95,8 +95,8 @@ class TcpConnector:
 
     @property
     def local_address(self) -> str:
-        """The address at which other nodes reach this machine: the configured address or, by default, the local address
-        of the connection to the store. It is empty before the first connection."""
+        """The address at which other nodes reach this machine. By default, it is the local address of the connection to
+        the store, and empty before the first connection."""
         return self._local_addr or self._local
 
     @property
@@ -106,8 +106,7 @@ class TcpConnector:
 
     @property
     def grace(self) -> Duration:
-        """The grace time. It is zero if the store's machine does not answer, because this machine may be the one that
-        is disconnected."""
+        """The grace time, or zero if the store's machine does not answer, because this one may be disconnected."""
         main = self._main()
         answers = self._machine_answers or (main is not None and main.machine_answers())
         return self._grace if answers or self.hosts else 0.0
@@ -176,8 +175,8 @@ class TcpConnector:
         return [resolved(one, self._resolve) for one in self._endpoint.each]
 
     def _connect_aside(self, address: Address) -> TorchConnection:
-        """Open an additional connection to the main connection's address. The first such connection needs no probe and
-        no thread. Later ones replace a connection that was lost, and the store may have been lost with it."""
+        """Open an additional connection to the main connection's address. Only the first one needs no probe and no
+        thread. Later ones replace a lost connection, and the store may be lost as well."""
         careful, self._careful = self._careful, True
         fault = try_connect(address, min(_PROBE, self._connect_timeout))[0] if careful else ""
         if fault:
@@ -260,8 +259,7 @@ class TcpConnector:
         return seen_from_outside(local, self._endpoint.host)
 
     def _looked(self, found: TorchConnection, only_if_unknown: bool = False) -> TorchConnection:
-        """Use the connection to find out which host the store is on, and return the connection. Any fault is left for
-        the next operation to report."""
+        """Find out which host the store is on, and return the connection. The next operation reports any fault."""
         if self._hosting is not None:
             with contextlib.suppress(RuntimeError):
                 self._hosting.look(found.store, only_if_unknown)

@@ -60,7 +60,7 @@ def lazy_store(connect: Callable[[], Store]) -> Store:
 
 @functools.cache
 def _class() -> Any:
-    """Return the class, which is created on first use, because it requires torch."""
+    """Create the class on first use, because it requires torch."""
     base = distributed().Store
 
     class LazyStore(base):  # type: ignore[misc, valid-type]

@@ -27,8 +27,7 @@ def kernel(context: Context) -> CheckResult:
 
 
 def process_limit(context: Context) -> CheckResult:
-    """Check the limit on processes. All of the user's threads count toward this limit, including those of other
-    programs."""
+    """Check the limit on processes. All of the user's threads count, including those of other programs."""
     workers = context.settings.get("nproc_per_node", 1)
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     limit = None if soft == resource.RLIM_INFINITY else soft

@@ -107,7 +107,6 @@ class _Examination:
             yield from self._store(record, around, versions)
 
     def _checks(self) -> Iterator[Finding]:
-        """Run the plugins' health checks."""
         contexts, begun = Contexts(self.manager, self.settings, self.added), self.clock.now()
         checks = health_checks(self.manager, contexts, CheckMoment.BEFORE_RUN)
         calls = [(check, BackgroundCall(check.make)) for check in checks]
@@ -187,8 +186,8 @@ class _Examination:
 
     @contextlib.contextmanager
     def _served(self, record: RendezvousBackendRecord, around: NetworkFindings) -> Iterator[bool]:
-        """While the context is open, host the store for the peers, provided that no server is running and that this
-        machine would host the store in a run."""
+        """While the context is open, host the store for the peers, if no server is running and this machine would host
+        the store in a run."""
         server = None
         if self.options.peers and not around.is_served and around.may_host and record.serve is not None:
             server = record.serve(self.settings.rdzv_endpoint, self.nodes)
@@ -214,8 +213,7 @@ class _Examination:
 
 
 def judged_check(check: HealthCheck, result: CheckResult) -> Finding:
-    """Return the finding for a health check. This package's own checks have individual names in the report. All other
-    checks are reported as `health-check`."""
+    """Return the finding for a health check. Other plugins' checks are all reported as `health-check`."""
     level = Level.NOTE if result.level is CheckLevel.OK and result.remedy else _LEVELS[result.level]
     if check.plugin == "elastic-doctor":
         return Finding(level, Check(check.name), result.message, result.remedy)

@@ -90,8 +90,7 @@ def versions_of(manager: PluginManager, core: str) -> dict[str, str]:
 
 
 def judged_versions(versions: Mapping[str, str]) -> Finding:
-    """Judge the versions of our distributions. They are released and tested together, so they should all have the same
-    version."""
+    """Judge the versions of our distributions. They should be the same, because they are released together."""
     core = versions[CORE]
     others = [f"{name}=={core}" for name, version in versions.items() if version != core]
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())

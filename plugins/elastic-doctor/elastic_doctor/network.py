@@ -141,8 +141,7 @@ class Connected:
 
 
 def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sockets.resolve_host) -> Lookup:
-    """Resolve the place within `limit` seconds. A limit is needed because the resolver's own timeout may be half a
-    minute."""
+    """Resolve the place within `limit` seconds, because the resolver's own timeout may be half a minute."""
     begun = clock.now()
     try:
         found = BackgroundCall(lambda: look_up(place.host, place.port)).result(limit)
@@ -158,8 +157,7 @@ def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sock
 def looked_up_backwards(
     host: str, limit: Duration, clock: Clock, reverse: Reverse = socket.getnameinfo
 ) -> ReverseLookup:
-    """Look up the name of an address within `limit` seconds. The address is looked up in the same way as torch's store
-    does it for every connection, with IPv4 addresses mapped to IPv6."""
+    """Look up the name of an address within `limit` seconds, as torch's store does for every connection."""
     begun = clock.now()
     address = ip_address(host.partition("%")[0])
     mapped = f"::ffff:{address}" if address is not None and address.version == 4 else host
@@ -181,9 +179,8 @@ def connected(address: Address, limit: Duration, clock: Clock) -> Connected:
 
 @contextlib.contextmanager
 def listening(backlog: int) -> Iterator[int]:
-    """Listen on all addresses while the context is open, and yield the port. The socket never accepts a connection.
-    This is not necessary, because the kernel completes each connection, which is enough to check the network between
-    two machines."""
+    """Listen on all addresses while the context is open, and yield the port. Connections need not be accepted, because
+    the kernel completes them, which is enough to check the network."""
     with sockets.bound_everywhere(0) as sock:
         sock.listen(backlog)
         yield int(sock.getsockname()[1])
@@ -256,8 +253,8 @@ def _advertised(
     limit: Duration,
     stays_here: bool,
 ) -> str | None:
-    """Return the address that a backend would advertise: the local address of the connection or of the route to the
-    endpoint. If `stays_here` is True, a store that a node hosts listens only on loopback."""
+    """Return the address that a backend would advertise. If `stays_here` is True, a store that a node hosts listens
+    only on loopback."""
     if settings.local_addr:
         return settings.local_addr
     if nodes == 1:
@@ -271,8 +268,7 @@ def _advertised(
 
 
 def _ports(settings: Settings, host_at: Sequence[Address]) -> Iterator[Finding]:
-    """Check the ports that this node needs. `host_at` lists the local addresses on which this machine may host the
-    store."""
+    """Check the ports that this node needs. `host_at` lists the local addresses at which it may host the store."""
     if host_at:
         problem = sockets.cannot_bind(host_at[0].family, host_at[0].sockaddr)
         yield judged_port(Check.PORT, "the store that this machine would host", host_at[0].port, problem)
@@ -315,8 +311,7 @@ def judged_name(found: Lookup, nodes: int) -> Finding:
 
 
 def judged_reverse(found: ReverseLookup, whose: str) -> Finding:
-    """Judge a reverse lookup of the address that `whose` describes. It is harmless if the address has no name, provided
-    that the lookup is fast."""
+    """Judge a reverse lookup of the address that `whose` describes. A fast lookup that finds no name is harmless."""
     text = f"{whose}, {found.address}, resolves to {found.name or 'no name'}"
     if found.seconds is not None and found.seconds < SLOW:
         return ok(Check.REVERSE_LOOKUP, f"{text}, in {_milliseconds(found.seconds)}")
@@ -356,8 +351,7 @@ def judged_address(
 
 
 def judged_connections(found: Sequence[Connected], is_hosted: bool) -> Iterator[Finding]:
-    """Judge the connections. `is_hosted` is whether a node hosts the store, in which case no store exists before the
-    job starts."""
+    """Judge the connections. If `is_hosted` is True, a node hosts the store, so none exists before the job starts."""
     accepted = any(not item.problem for item in found)
     for item in found:
         text = f"nothing listens at {item.address} yet"

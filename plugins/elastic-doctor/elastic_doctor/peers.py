@@ -35,8 +35,8 @@ _FOR_FAREWELL: Duration = 2.0
 
 
 class Stage(enum.IntEnum):
-    """A doctor's progress. MEETING: the doctor waits until enough doctors are present. TOLD: its card lists the doctors
-    that it cannot reach. LEAVING: the cards of all other doctors also contain such a list."""
+    """A doctor's progress. It is MEETING until enough doctors are present, TOLD once its card lists the doctors that it
+    cannot reach, and LEAVING once all other doctors' cards contain such a list."""
 
     MEETING = 0
     TOLD = 1
@@ -112,8 +112,7 @@ class PeerMeeting:
         return len(self.cards) + 1 >= self.size
 
     def reached(self, stage: Stage) -> bool:
-        """Return whether all other doctors have reached this stage. A doctor that was present and has left is
-        considered to have reached every stage."""
+        """Return whether all other doctors that are present have reached this stage."""
         return all(card.stage >= stage or key not in self.here for key, card in self.cards.items())
 
     def after_look(self, announced: Sequence[Announced]) -> PeerMeeting:
