@@ -62,7 +62,6 @@ def _handler(
 
 
 def _verdict(handler: Handler) -> Verdict:
-    """Wait for the verdict on the node's round, and return it."""
     notified, until = threading.Event(), later(_CLOCK.now(), LONG)
     handler.subscribe(notified.set)
     while (verdict := handler.verdict()) is None:

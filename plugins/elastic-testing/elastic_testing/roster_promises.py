@@ -243,8 +243,7 @@ class RosterPromises(Clients):
                 )
 
     def test_state_change_during_wait_setup_is_seen(self, backend: Any) -> None:
-        """Two clients take turns, so that each client's writes coincide with the beginning of the other client's
-        wait."""
+        """Two clients take turns, so that each one's writes coincide with the beginning of the other one's wait."""
         with self._nodes(backend, 1) as (other,):
             written(backend, b"0", None)
 

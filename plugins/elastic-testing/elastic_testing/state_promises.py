@@ -39,8 +39,7 @@ def written(backend: RendezvousBackend, state: bytes, token: Token | None) -> To
 
 
 def _refused(backend: RendezvousBackend, state: bytes, token: Token | None) -> None:
-    """Try to write the state. The write must fail. If `set_state` returns a result, the result must contain the stored
-    state."""
+    """Check that writing the state fails. If `set_state` returns a result, it must contain the stored state."""
     before = backend.get_state()
     answer = backend.set_state(state, token)
     assert backend.get_state() == before, "a write with an old token changed the state"
@@ -195,8 +194,8 @@ class StatePromises(Clients):
             _refused(backend, b"invalid", token)
 
     def test_rewritten_state_gets_new_token(self, backend: Any) -> None:
-        """The ABA problem: if a client has read A, and then B and again A are written, that client must not be able to
-        write. A backend that compares only the bytes would allow the write."""
+        """The ABA problem: if B and again A were written after a client read A, that client must not be able to write.
+        A backend that compares only the bytes would allow the write."""
         with self.peers(backend, 1) as (sleeper,):
             token = written(backend, b"A", None)
             old = sleeper.get_state()[1]
@@ -238,8 +237,7 @@ class StatePromises(Clients):
         assert backend.get_state()[0] == b"10"
 
     def test_one_of_concurrent_writes_wins(self, backend: Any) -> None:
-        """In each turn, all clients know the same state: no state in the first turn, and later the state that was last
-        written."""
+        """In each turn, all clients know the same state: none in the first turn, and later the last written one."""
         with self.peers(backend, _CANDIDATES) as peers:
             for turn in range(10):
                 found = [peer.get_state() for peer in peers]
@@ -288,8 +286,7 @@ class StatePromises(Clients):
             together(calls)
 
     def test_calls_from_different_threads_work(self, backend: Any) -> None:
-        """The core's threads share a backend. If the backend has only the two methods, the threads never call it
-        concurrently."""
+        """The core's threads share a backend. They make no concurrent calls if it has only the two methods."""
         token: Token = None
         for number in range(6):
             token = Background(partial(written, backend, b"%d" % number, token)).result()

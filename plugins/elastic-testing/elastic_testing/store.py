@@ -233,8 +233,7 @@ class StoreContract:
         assert set(together(calls)) == {store.get("k")}
 
     def test_compare_set_loses_no_increment(self, store: Any) -> None:
-        """Each client writes its name together with the number, to distinguish its own writes from those of the other
-        clients."""
+        """Each client writes its name with the number, to distinguish its own writes from other clients' writes."""
 
         def count(client: Any, name: str) -> None:
             for _ in range(10):

@@ -109,8 +109,7 @@ class StoreModel(NamedTuple):
         return self if len(rows) == len(self.rows) else self._replace(rows=rows, rosters=self.rosters + 1)
 
     def moved(self) -> StoreModel:
-        """Return the store after a handover to another node. The state has a new token, and nodes have to announce
-        themselves again."""
+        """Return the store after a handover. The state has a new token, and nodes have to announce themselves again."""
         return self._replace(writes=self.writes + 1, rows=(), lead=0, rosters=self.rosters + 1)
 
     def forgotten(self) -> StoreModel:

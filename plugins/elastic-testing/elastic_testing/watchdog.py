@@ -46,15 +46,13 @@ def say_held_up(): say(','.join(held_up))
 
 
 def _last(after: float) -> str:
-    """Return the block that ends a script: it sets one last timer. By the time this timer is reported, all earlier
-    expiries have been reported, too."""
+    """Return a script's last block, which sets a timer. When it is reported, all earlier expiries have been, too."""
     return f"\nwith expires({after}, 'last'): wait()\n"
 
 
 def _wrong(reported: list[str], held_up: str) -> list[str]:
-    """Return the scopes that were reported although the worker left their blocks immediately. If the machine stalls, a
-    worker may be delayed in a block. It is correct to report such a block, and the worker prints the block's scope (see
-    `leave` and `say_held_up`)."""
+    """Return the scopes that were wrongly reported. If the machine stalls, a worker may be delayed in a block, in which
+    case the report is correct. The worker prints the scope of such a block (see `leave` and `say_held_up`)."""
     return [scope for scope in reported if scope not in held_up.split(",")]
 
 
@@ -127,7 +125,6 @@ class _Worker:
         self.process.stdin.flush()
 
     def end(self) -> str:
-        """Wait until the worker exits with code 0, and return its remaining output."""
         output, _ = self.process.communicate("\n" * 10, timeout=_LONG)
         assert self.process.returncode == 0
         return output
@@ -211,8 +208,7 @@ class Rounds(LifeCycle):
             yield workers
 
     def test_round_started_returns_quickly(self, watchdog: Watchdog, tmp_path: Path) -> None:
-        """`round_started` must return quickly for workers with and without logs, for workers that have exited, and if
-        there are no workers."""
+        """`round_started` must return quickly, even without logs, without workers, or for workers that have exited."""
         _started(watchdog)
         with subprocess.Popen([sys.executable, "-c", ""]) as ended:
             pass
@@ -354,8 +350,7 @@ with expires(60, 'step'):
             assert _wrong(log.scopes(), held_up) == []
 
     def test_worker_continues_after_watchdog_stops(self, watchdog: Watchdog) -> None:
-        """After the watchdog has stopped, a worker can still leave its block, and the next block raises an error within
-        a limited time."""
+        """After the watchdog has stopped, a worker can leave its block, and its next block soon raises an error."""
         log = _with_timers(watchdog)
         script = """
 with expires(60, 'first'): say('in'); wait()
@@ -397,7 +392,6 @@ class WatchdogContract(Rounds, Timers):
 
 
 def _logging(stack: ExitStack, log: Path, rank: int, code: str, env: Mapping[str, str]) -> WatchedWorker:
-    """Start a worker that writes to a log file."""
     with log.open("wb") as output:
         command = [sys.executable, "-c", f"import os, sys, time\n{code}"]
         process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, env=env))

@@ -174,8 +174,7 @@ class World:
     # -- events and faults
 
     def join(self, name: str, stops_in: Duration = 0.0, called: str | None = None, max_restarts: int = 3) -> WorldNode:
-        """Start a node. `called` is the name that the node announces (default: `name`). Raises ValueError if `name` was
-        used before."""
+        """Start a node that announces `called` (default: `name`). Raises ValueError if `name` was used before."""
         if name in self.nodes:
             raise ValueError(f"the name {name!r} was used before")
         made = WorldNode(called or name, f"{name}/1", self.settings, self.clock.now(), stops_in, max_restarts)
@@ -203,8 +202,7 @@ class World:
             (keys.add if apart else keys.discard)(self.nodes[theirs].key)
 
     def sleep(self, asleep: bool = True) -> None:
-        """Suspend the store, as SIGSTOP suspends a process, or let it continue. When it continues, it performs the
-        pending operations in random order."""
+        """Suspend the store, as SIGSTOP does, or let it perform its pending operations, in random order."""
         self.sleeping = asleep
 
     def forget(self) -> None:
@@ -377,8 +375,7 @@ class World:
                 node.due = now
 
     def _part_workers(self) -> None:
-        """Make the workers of nodes that cannot reach each other fail, as real workers do after they have lost a
-        peer."""
+        """Make the workers of nodes that cannot reach each other fail, as real workers do after losing a peer."""
         for node in self._acting():
             peers = [n for n in self.nodes.values() if n.works_in == node.works_in and n.key in node.unreachable]
             if node.works_in and peers and node.phase is Phase.RUNS and node.machine.verdict(self.clock.now()) is None:
@@ -400,8 +397,7 @@ class World:
 
     @property
     def ending(self) -> bool:
-        """Whether a member of the last round has succeeded, even if it has left in the meantime. If so, no node may
-        join."""
+        """Whether a member of the last round has succeeded, even if it has left since. If so, no node may join."""
         state = self.state
         entries = [row.entry for key, row in self.store.rows if state.seated(key)]
         return bool(state.done) or any(entry.done and entry.done == state.round for entry in entries)

@@ -55,8 +55,7 @@ class LearnedImports:
         return True
 
     def in_order(self) -> list[tuple[str, str]]:
-        """Return the modules with their files, in the order in which their imports started. Modules of earlier runs
-        come first."""
+        """Return the modules with their files, in the order in which their imports began; earlier runs come first."""
         return sorted(self.modules.items(), key=lambda item: self._places.get(item[0], -1))
 
     def leave(self, name: str, why: str) -> None:
@@ -65,13 +64,11 @@ class LearnedImports:
 
     @property
     def causes(self) -> dict[str, str]:
-        """The modules that were left to the workers for a reason of their own, and not because of a module that they
-        import."""
+        """The modules that were left to the workers, except those left because of a module that they import."""
         return {name: why for name, why in self.left.items() if not why.startswith(_INDIRECT)}
 
     def as_json(self, environment: Mapping[str, str], without: Iterable[str], varying: Iterable[str]) -> str:
-        """Return the text to write to a cache file. It includes the environment for the next template (see
-        `CachedImports`)."""
+        """Return the content of a cache file, with the environment for the next template (see `CachedImports`)."""
         content = {"format": _FORMAT, "modules": dict(self.in_order()), "left": self.left, "seconds": self.seconds}
         content |= {"environment": dict(environment), "without": sorted(without), "varying": sorted(varying)}
         return json.dumps(content, indent=1)
@@ -109,7 +106,6 @@ def _texts(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def cache_name(python: Sequence[str], version: str, program: str) -> str:
-    """Return the name of the cache file for a program that this Python runs. The program is a path, module or
-    function."""
+    """Return the cache file's name for this Python and this program, which is a path, module or function."""
     key = hashlib.sha256("\0".join((*python, version, program)).encode("utf-8", "surrogateescape")).hexdigest()
     return f"warm-{key[:24]}.json"

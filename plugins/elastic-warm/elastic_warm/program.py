@@ -99,8 +99,7 @@ def main(first: frozenset[str]) -> None:
 
 class _Interpreter:
     """Global state of the process. `main` is the original `__main__` module, to which the interpreter still refers.
-    `ours` contains the names of the modules that this program has imported for itself. `listener` receives audit events
-    in workers."""
+    `ours` names the modules that this program has imported for itself. `listener` receives audit events in workers."""
 
     main: types.ModuleType
     ours: frozenset[str] = frozenset()
@@ -129,8 +128,7 @@ class Template:
         self._ready = False
 
     def serve(self) -> Worker | None:
-        """Serve orders until the agent has exited. Returns a Worker in a worker process that was forked, and None in
-        the template."""
+        """Serve orders until the agent has exited. Returns a Worker in a forked worker, and None in the template."""
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         while True:
             message, fds, _, _ = socket.recv_fds(self._control, 64, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
@@ -220,8 +218,7 @@ class Template:
 
 
 def _may_leave_idle(policy: int, parameters: os.sched_param) -> bool:
-    """Return whether the kernel lets this process restore its priority. If not, the process must not lower its
-    priority."""
+    """Return whether the kernel lets this process restore its priority. If not, it must not be lowered."""
     child = os.fork()
     if not child:
         with contextlib.suppress(OSError):
@@ -242,7 +239,7 @@ def _wait_for_exit(parent: int) -> None:
 
 
 def _new_main(script: str) -> types.ModuleType:
-    """Create a main module in the same way as Python, because modules may access it when they are imported."""
+    """Create a main module as Python does, because modules may access it when they are imported."""
     module = types.ModuleType("__main__")
     first = vars(_interpreter.main)
     vars(module).update({name: value for name, value in first.items() if name.startswith("__")})
@@ -304,8 +301,7 @@ class Worker:
         return _run_code(self._order["code"]) if arguments[0] == "-c" else _run_script(arguments[0])
 
     def _present(self, become: Callable[[], None]) -> None:
-        """Become a worker, notify the agent, and wait for its answer. If this fails, exit, so that the agent starts
-        another worker."""
+        """Become a worker, notify the agent, and wait for its answer. On failure, exit; the agent starts another."""
         with socket.socket(fileno=os.dup(self._fds["talk"])) as talk:
             try:
                 become()
@@ -347,8 +343,8 @@ class Worker:
 
 
 def _reseed() -> None:
-    """Reseed random generators. Python reseeds `random` after every fork. torch's CPU generator needs a new seed, but
-    its device generators do not, because they start from the same seed in every process."""
+    """Reseed random generators. Python itself reseeds `random`. torch's device generators need no new seed, because
+    they start from the same one in every process."""
     if generator := getattr(sys.modules.get("torch"), "default_generator", None):
         generator.seed()
     for name, renew in RENEWALS.items():
@@ -441,7 +437,6 @@ class _Report:
 
 
 def _identity(fd: int) -> tuple[int, int]:
-    """Return a value that identifies the file behind a descriptor."""
     try:
         found = os.fstat(fd)
     except OSError:
@@ -450,8 +445,7 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def _spec(name: str) -> Any:
-    """Return the module's spec without running the module's code. Returns None if the module was removed or has another
-    name."""
+    """Return the spec without running the module's code, or None if the module was removed or has another name."""
     try:
         spec = object.__getattribute__(sys.modules[name], "__dict__").get("__spec__")
         return spec if spec.name == name else None
@@ -523,8 +517,8 @@ def _put_first(folder: str) -> None:
 
 
 def _make_way(folder: str) -> None:
-    """If the folder has modules with the same names as modules that this program has imported, remove the latter, so
-    that the user's code imports the ones in the folder."""
+    """Remove modules that this program has imported if the folder has others with the same names, so that the user's
+    code imports those."""
     find = importlib.machinery.PathFinder.find_spec
     for name in _interpreter.ours - {"__main__"}:
         if "." not in name and (spec := find(name, [folder])) and spec.loader is not None:

@@ -61,8 +61,7 @@ def _file(program: _Command | _Function, folder: str) -> Path:
 
 
 class _Command:
-    """A parsed Python command line. `code` is the module after `-m` or the code after `-c`, and is empty for a
-    script."""
+    """A parsed Python command line. `code` is the module after `-m` or the code after `-c`, or empty for a script."""
 
     def __init__(self, python: tuple[str, ...], code: str, arguments: tuple[str, ...]) -> None:
         self.python = python
@@ -73,8 +72,7 @@ class _Command:
 
     @staticmethod
     def of(command: tuple[str, ...]) -> _Command | None:
-        """Parse a command line. Returns None if it does not run Python, or if Python reads the code from another
-        source."""
+        """Parse a command line. Returns None if it does not run Python, or if Python reads the code from elsewhere."""
         if not _PYTHON.fullmatch(Path(command[0]).name):
             return None
         at = 1
@@ -116,8 +114,7 @@ class _Function:
         return {"command": [*self.python, "elastic:", self.name], "arguments": self.arguments, "code": ""}
 
     def pickled(self, launch: Launch) -> tuple[int, ...]:
-        """Return the descriptors of the pickled process and of the resource tracker, and the descriptors that the
-        pickle refers to."""
+        """Return the descriptors of the pickled process and the resource tracker, and those that the pickle uses."""
         from multiprocessing import resource_tracker
 
         from elastic_core.plugin import pickled_process

@@ -117,7 +117,7 @@ class _Template:
             os.close(fd)
 
     def end(self) -> str:
-        """Kill the template. Returns how it ended, which is of interest if it had already ended on its own."""
+        """Kill the template. Returns how it ended, in case it had already ended on its own."""
         self.process.kill()
         self.control.close()
         try:
@@ -166,8 +166,8 @@ class TemplateKeeper:
         return template.process.pid if template else None
 
     def note(self, environment: Mapping[str, str], workers: int) -> None:
-        """Prepare to start a worker that has these environment variables. If the template was created with different
-        ones, discard it. `workers` is the number of workers on this node."""
+        """Prepare to start a worker with these environment variables. A template with different ones is discarded.
+        `workers` is the number of workers on this node."""
         with self._lock:
             self._workers = workers
             differ = {name for name, value in environment.items() if os.environ.get(name) != value} - _DEFAULTS
@@ -192,9 +192,8 @@ class TemplateKeeper:
                     self._soon()
 
     def fork(self, fds: Sequence[int]) -> tuple[int, socket.socket] | None:
-        """Fork a worker. Returns the worker's process id and a socket, the other end of which is the worker's `talk`.
-        Returns None if the worker must be started cold. `fds` holds the descriptors for `Worker`, with -1 in place of
-        `talk`."""
+        """Fork a worker. Returns its process id, and a socket whose other end is the worker's `talk`. Returns None if
+        the worker must be started cold. `fds` holds the descriptors for `Worker`, with -1 in place of `talk`."""
         with self._changed:
             if self._hurry:
                 self._changed.wait_for(lambda: not self._hurry or self._closing, self._hurry)
@@ -327,7 +326,6 @@ class TemplateKeeper:
         return any(heard)
 
     def _follow(self, template: _Template) -> None:
-        """Process one message from the template."""
         try:
             message = template.control.recv(_CHUNK)
         except BlockingIOError:
@@ -495,8 +493,8 @@ def _changes(folders: Iterable[str]) -> dict[str, int]:
 
 
 def read_cache(path: Path | None) -> CachedImports | None:
-    """Return the content of an earlier run's cache file. Returns None if there is none, or if the file cannot be
-    trusted. A file that another user can write to cannot be trusted, because it could name any module."""
+    """Return the content of an earlier run's cache file, or None if there is none or it cannot be trusted. A file that
+    another user can write to could name any module."""
     if path is None:
         return None
     try:
@@ -512,8 +510,7 @@ def read_cache(path: Path | None) -> CachedImports | None:
 
 @contextlib.contextmanager
 def adopting() -> Iterator[None]:
-    """While the context is open, adopt grandchildren whose parent exits. Raises OSError if the kernel does not support
-    this."""
+    """While the context is open, adopt grandchildren whose parent exits. Raises OSError if this is not supported."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.c_int()
     if libc.prctl(_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) or libc.prctl(CHILD_SUBREAPER, 1, 0, 0, 0):

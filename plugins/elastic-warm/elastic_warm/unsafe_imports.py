@@ -144,8 +144,8 @@ def _written() -> int:
 
 
 def _generators() -> Iterator[tuple[str, object]]:
-    """Yield the states of the global random generators. Workers reseed these generators, but a number that a module has
-    drawn during its import would be the same in all workers."""
+    """Yield the states of the global random generators. Workers reseed them, but a number that a module has drawn
+    during its import would be the same in all workers."""
     if random := _complete("random"):
         yield "random", random.getstate()
     if numpy := _complete("numpy.random"):
@@ -162,8 +162,8 @@ def _complete(name: str) -> Any:
 
 
 def change(before: ProcessState, after: ProcessState) -> str:
-    """Describe an unwanted change that an import has made, or return an empty string if there is none. Open files are
-    not considered here, because the module may still close them during its import."""
+    """Describe an unwanted change that an import has made, or return an empty string. Open files are not considered
+    here, because the module may still close them."""
     if after.threads > before.threads:
         return "starts a thread"
     if after.handlers != before.handlers:
@@ -181,9 +181,9 @@ def change(before: ProcessState, after: ProcessState) -> str:
 
 
 class _Name(str):
-    """The name of a variable that differs between workers, or a string derived from the name, for code that iterates
-    over all variables. `tell` is called if that code tests the name and the test succeeds. If no test succeeds, the
-    code skips the variable, which is harmless."""
+    """The name of a variable that differs between workers, or a string derived from it, for code that iterates over all
+    variables. `tell` is called if a test of the name succeeds. Otherwise, the code skips the variable, which is
+    harmless."""
 
     tell: Callable[[], None]
 
@@ -393,8 +393,7 @@ class Watch:
         return self._holders > before
 
     def _compare(self) -> None:
-        """Compare the process's state with the previous one, and attribute any change to the innermost
-        running module."""
+        """Attribute any change of the process's state to the innermost running module."""
         before, after = self._state, self._look()
         if before and after.threads > before.threads:
             _try_fork()  # pools that stop their threads before a fork, such as that of OpenBLAS, are harmless
@@ -551,8 +550,7 @@ def installation_folders() -> list[str]:
 
 
 def installation() -> Callable[[str], bool]:
-    """Return a function that returns whether a file belongs to this Python's installation. Any other file may be edited
-    between rounds."""
+    """Return a function that tests for files of this Python's installation. Others may be edited between rounds."""
     roots = tuple(f"{folder}{os.sep}" for folder in installation_folders())
 
     @functools.cache

@@ -133,8 +133,7 @@ class History:
 
     @cached_property
     def workers(self) -> list[Worker]:
-        """All workers in start order, except those that were stopped before they reported their start. Process IDs may
-        be reused."""
+        """All workers that reported their start, in start order. Process IDs may be reused."""
         in_order: list[Worker] = []
         found: dict[int, Worker] = {}
         for event in self.of("start", "signal", "end"):
@@ -179,8 +178,8 @@ class History:
         return sorted(found, key=lambda each: each.started)
 
     def under_way(self, event: Event) -> bool:
-        """Return whether a worker recorded this event at the moment at which an agent or a machine's link recovered. At
-        such a moment, a pending step may complete before the agent can stop the worker."""
+        """Return whether a worker recorded this event just when an agent or a machine's link recovered. A pending step
+        may then complete before the agent can stop the worker."""
         return any(-HARDLY_S < event["at"] - back < BACK_S for back in self._back)
 
     @cached_property

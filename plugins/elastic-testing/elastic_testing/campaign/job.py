@@ -96,9 +96,9 @@ class Job:
         return True
 
     def _settled(self, over: float, least: float, linger_s: float) -> tuple[float, float] | None:
-        """Wait until all nodes train. Then wait for `linger_s` seconds, because effects of the faults may be delayed,
-        and after that until the nodes train steadily and the store is ready. Returns the result of `_whole`, or None if
-        time runs out."""
+        """Wait until all nodes train, then for `linger_s` seconds, because effects of faults may be delayed, and then
+        until the nodes train steadily and the store is ready. Returns the result of `_whole`, or None if time runs
+        out."""
         deadline = over + linger_s + self._stage.setting.limit_s
         if not self._stage.until(lambda: self._whole(over, least) is not None, deadline - now()):
             return None
@@ -121,7 +121,6 @@ class Job:
         return " || ".join(tails)[-3000:]
 
     def _hold(self) -> None:
-        """Record the agents' resources."""
         for agent in self._stage.agents():
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(agent.process.pid)

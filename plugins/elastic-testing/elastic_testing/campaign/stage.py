@@ -386,8 +386,7 @@ class JobStage:
         (self.folder / "finish").touch()
 
     def member(self, place: int) -> int | None:
-        """Return the process ID of an etcd member, which is either a server or a process that the agent has started.
-        Returns None if the member is not running."""
+        """Return the process ID of an etcd member, which a server or an agent runs, or None if it is not running."""
         if not self.setting.servers:
             return self.helper(place, "/etcd --name")
         return self._servers[place].pid if self._servers[place].poll() is None else None
