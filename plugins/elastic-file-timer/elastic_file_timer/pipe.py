@@ -36,8 +36,8 @@ class PipeReader:
             fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _ROOM)
 
     def read(self) -> Iterator[list[bytes]]:
-        """Yield the received lines. To prevent a flood of data from delaying the server's timers, at most as much data
-        is read as the pipe can hold."""
+        """Yield the received lines, but at most as much data as the pipe can hold, so that a flood of data does not
+        delay the server's timers."""
         for _ in range(_ROOM // _AT_ONCE):
             try:
                 data = os.read(self.fd, _AT_ONCE)
@@ -88,8 +88,8 @@ class TimerPipe:
         return [] if self._made_in is None else [str(self._made_in)]
 
     def look(self) -> str:
-        """Return why clients cannot find the pipe, or an empty string if they can. If the pipe was removed, it is
-        created again. Clients that still have the old pipe open are also served."""
+        """Return why clients cannot find the pipe, or an empty string if they can. A removed pipe is created again.
+        Clients that still have the old pipe open are also served."""
         try:
             if self.readers[-1].lies_at(self.path):
                 return ""
@@ -110,8 +110,7 @@ class TimerPipe:
                 self._made_in.rmdir()
 
     def drop(self) -> None:
-        """Close the pipe without removing it. This is called in a forked child, which must not look like a reader of
-        the pipe."""
+        """Close the pipe without removing it, in a forked child, which must not look like a reader of the pipe."""
         for reader in self.readers:
             os.close(reader.fd)
         self.readers.clear()

@@ -29,8 +29,8 @@ def _create(context: Context) -> Watchdog:
 
 
 def _inherited() -> str | None:
-    """Return the user's TORCHELASTIC_TIMER_FILE. If a worker has started this agent, return None, because in that case,
-    the variable names the worker's own pipe."""
+    """Return the user's TORCHELASTIC_TIMER_FILE. In an agent that a worker has started, return None, because the
+    variable names the worker's pipe."""
     from elastic_core.plugin import CLIENT_VARIABLE
 
     return None if CLIENT_VARIABLE in os.environ else os.environ.get("TORCHELASTIC_TIMER_FILE") or None

@@ -90,14 +90,14 @@ class FileTimerRequest(TimerRequest):
 
 
 def may_be_request(line: bytes) -> bool:
-    """Return whether the line is worth parsing: it is long enough, and has the beginning and the end of a request. This
-    cheap check protects against a flood of invalid lines."""
+    """Return whether the line has the length, the beginning and the end of a request. This cheap check protects against
+    a flood of invalid lines."""
     return len(line) >= _SHORTEST and _BEGINNING in line and line.rstrip(b" \t\r").endswith(b"}")
 
 
 def without_torn_part(line: bytes) -> bytes:
     """Return the last request in the line, or nothing if there is none. A writer that died may have left an incomplete
-    request before that request. This function is fast for any content."""
+    request before it. This function is fast for any content."""
     begin = line.rfind(_BEGINNING)
     return line[begin:] if begin >= 0 else b""
 
@@ -158,8 +158,8 @@ def _short(value: object) -> str:
 
 
 class Lines:
-    """Splits a byte stream into lines. Of an unfinished line, it keeps only the end, with as many bytes as a request
-    can have, because a request may follow the incomplete line of another writer."""
+    """Splits a byte stream into lines. It keeps only the end of an unfinished line, as long as the longest request,
+    because a request may follow another writer's incomplete line."""
 
     def __init__(self) -> None:
         self._rest = b""

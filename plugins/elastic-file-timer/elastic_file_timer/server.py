@@ -152,8 +152,7 @@ class FileTimerServer(Watchdog):
         return self._pipe.scratch()
 
     def fault(self) -> str:
-        """Return why timers do not work, which may be because the thread has ended or clients cannot find the pipe. See
-        `Watchdog.fault`."""
+        """Return why timers do not work, such as a thread that has ended or a lost pipe. See `Watchdog.fault`."""
         if self._begun and not self._stopping.is_set() and not self._thread.is_alive():
             return self._fault or "the thread of the file timer has ended"
         return self._fault
@@ -191,8 +190,7 @@ class FileTimerServer(Watchdog):
         poll.poll(max(0, math.ceil((until - self._clock.now()) * 1000)))
 
     def _take_requests(self) -> None:
-        """Process all requests that have arrived by now, before the deadlines are checked, because a request may
-        release a timer in time."""
+        """Process pending requests before the deadlines are checked, because one may release a timer in time."""
         for reader in self._pipe.readers:
             for lines in reader.read():
                 if self._stopping.is_set():  # a flood of requests may take seconds

@@ -45,8 +45,7 @@ class TimerTable:
         return dict(self._refused)
 
     def read(self, lines: Sequence[bytes]) -> list[FileTimerRequest]:
-        """Parse lines from the pipe. Most invalid lines are cheap to reject, so that even a flood of them takes little
-        time."""
+        """Parse lines from the pipe. Most invalid lines are cheap to reject, so a flood of them takes little time."""
         written = list(filter(None, lines))
         likely = list(filter(may_be_request, written))
         if len(likely) < len(written):
@@ -70,8 +69,7 @@ class TimerTable:
             self._enter(request)
 
     def expired(self, now: Instant) -> list[Timer[FileTimerRequest]]:
-        """Return the running processes' timers whose deadline has passed, earliest first. Each timer is
-        returned once."""
+        """Return the running processes' timers whose deadline has passed, earliest first. Each is returned once."""
         return [timer for timer in self._deadlines.expired(now) if process_runs(timer.pid, timer.about.started)]
 
     def next_deadline(self) -> Instant | None:

@@ -47,8 +47,7 @@ class RateLimit:
         self._next = 0.0
 
     def take(self, now: float) -> Duration:
-        """Take one permit and return 0. If no permit is available, return the number of seconds until one becomes
-        available."""
+        """Take one permit and return 0, or return the number of seconds until one becomes available."""
         if now < self._next - self._slack:
             return self._next - self._slack - now
         self._next = max(self._next, now) + self._step
@@ -122,8 +121,8 @@ class ConnectionLimit:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def tell(self, change: int) -> None:
-        """Answer the requests that wait for a change of the agent's status. New connections have to wait for a moment,
-        because the agent is busy after a change and needs the interpreter."""
+        """Answer the requests that wait for a change of the agent's status. New connections then wait for a moment,
+        because the agent is busy and needs the interpreter."""
         self._busy_until = asyncio.get_running_loop().time() + _MOMENT
         for connection in self._connections:
             connection.wake(change)
@@ -157,8 +156,8 @@ class ConnectionLimit:
 
 
 class Connection:
-    """One connection, which reads a request, waits if the request asks for it, and writes the response.
-    `closed_because` is empty if the connection ended normally."""
+    """One connection. It reads a request, waits if the request asks for it, and writes the response. `closed_because`
+    is empty if the connection ended normally."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, link: socket.socket, limit: ConnectionLimit) -> None:
         self.link = link
@@ -242,8 +241,8 @@ class Connection:
         await writer.drain()
 
     async def _discard(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read the data after the client's request. Closing the socket with unread data would reset the connection, and
-        the client could lose the response."""
+        """Read the data after the request. Closing the socket with unread data would reset the connection, and the
+        client could lose the response."""
         self._enter(Stage.ENDING, self._limit.limits.rest_seconds, self.close, "")
         writer.write_eof()
         rest = self._limit.limits.rest_bytes

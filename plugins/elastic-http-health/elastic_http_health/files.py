@@ -44,8 +44,7 @@ class FromFiles(Generic[T]):
         self._next = later(self._clock.now(), _AT_MOST_EVERY)
 
     def now(self) -> T:
-        """Return the current value, which is at most about a second old. If the files cannot be read, return the
-        previous value."""
+        """Return the current value, at most about a second old, or the previous one if the files cannot be read."""
         if self._look is None and self._clock.now() >= self._next:
             with contextlib.suppress(RuntimeError):  # no thread could be started; try again at the next call
                 self._look = BackgroundCall(self._read_if_changed, "elastic-health-files")
@@ -88,9 +87,8 @@ def _mark(file: str) -> object:
 
 
 def exposure(path: str) -> str:
-    """Return why a secret in a file may be exposed, and what to do about it. The result is an empty string if the
-    secret is not exposed. A file that belongs to another user, such as root, may be readable by its group, because
-    Kubernetes provides secrets in this way."""
+    """Return why a secret in a file may be exposed and what to do about it, or an empty string. A file of another user,
+    such as root, may be readable by its group, because Kubernetes provides secrets in this way."""
     try:
         found = Path(path).stat()
     except OSError:  # reported when the file is read

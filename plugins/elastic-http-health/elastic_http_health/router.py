@@ -168,10 +168,10 @@ def may_see(token: str | None, headers: Mapping[str, str]) -> bool:
 
 
 def means_us(headers: Mapping[str, str], names: Iterable[str], loopback_only: bool) -> bool:
-    """Return whether a request is addressed to this machine. This protects against DNS rebinding: a browser that shows
-    a malicious web page whose name resolves to this machine sends that name as the host, and the name is not among
-    `names`. An address cannot be rebound, so any address is accepted, for example that of a forwarded port. However, if
-    the endpoint listens only on loopback, only loopback addresses are accepted. HTTP/1.0 clients may omit the host."""
+    """Return whether a request is addressed to this machine. This protects against DNS rebinding, in which the name of
+    a malicious web page resolves to this machine: the browser sends that name as the host, and it is not among `names`.
+    Addresses cannot be rebound, so any address is accepted, such as that of a forwarded port. If the endpoint listens
+    only on loopback, only loopback addresses are accepted. HTTP/1.0 clients may omit the host."""
     host = headers.get("host", "localhost").strip().lower()
     if host.startswith("["):
         host = host[1:].partition("]")[0]

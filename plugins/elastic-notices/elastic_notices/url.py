@@ -25,8 +25,7 @@ def watch_url(context: Context, pause: Pause) -> Notices:
 
 
 def decode(answer: Answer, now: float) -> Notice | None:
-    """Decode `{"at": TIME or null, "reason": TEXT}`, both optional, with status 200. The statuses 204 and 404 mean that
-    there is no notice."""
+    """Decode `{"at": TIME or null, "reason": TEXT}`, both optional. Status 204 or 404 means that there is no notice."""
     if answer.status in (204, 404):
         return None
     if answer.status != 200:

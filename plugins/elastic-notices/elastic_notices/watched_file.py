@@ -50,8 +50,7 @@ def decode(text: str, now: float) -> Notice:
 
 def read_settled(path: str, pause: Pause, clock: Clock) -> Content | None:
     """Return the file's content, or None if there is no file. If the file was written to less than a second ago, wait
-    and read it again, because a file that has been created but not written to yet would mean that the node must leave
-    now."""
+    and read it again, because a new file that is still empty would mean that the node must leave now."""
     found = read(path)
     if found is not None and 0 <= clock.timestamp() - found.written < _SETTLES:
         pause(_SETTLES)

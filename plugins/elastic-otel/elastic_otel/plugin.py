@@ -19,8 +19,7 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 
 class _OfAgent(threading.local):
-    """The state for one agent. It is kept per agent because each agent calls hooks in its own thread. `asked` is
-    whether the agent has looked for an exporter."""
+    """One agent's state. Each agent calls hooks in its own thread. `asked` is whether it has looked for an exporter."""
 
     asked = False
     provider: TracerProvider | None = None
@@ -35,8 +34,8 @@ class RecoverySpans:
 
     @hookimpl
     def elastic_round_formed(self, context: Context) -> None:
-        """Load the exporter before the first workers start. It is not loaded in a separate thread, because a worker
-        that is forked at the same time would inherit import locks."""
+        """Load the exporter before the first workers start. If a separate thread loaded it, a worker that is forked at
+        the same time would inherit import locks."""
         name = self._environ.get("OTEL_TRACES_EXPORTER") or ("otlp" if any(map(self._environ.get, _ENDPOINTS)) else "")
         if self._agent.asked or name in ("", "none"):
             return
