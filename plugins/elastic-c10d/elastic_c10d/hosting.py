@@ -173,9 +173,9 @@ class HostElection:
         return self.here
 
     def take_over(self, host: str) -> Endpoint | None:
-        """Start a server for a store that another node hands over. The server uses the endpoint's port, or another one
-        if that port is in use. `host` is the address at which other nodes reach this machine. Returns the server's
-        address, or None if this node must not or cannot host the store."""
+        """Start a server for a store that another node hands over, at the endpoint's port or, if that is in use,
+        another one. `host` is the address at which other nodes reach this machine. Returns the server's address, or
+        None if this node must not or cannot host the store."""
         if not self._was_free_to_choose or self._stopped:
             return None
         for port in (self._endpoint.port, 0):
@@ -192,8 +192,8 @@ class HostElection:
             self._end()
 
     def moved(self, at: Endpoint) -> None:
-        """Record that the job's store is now at this address. If our server has a different address, it keeps running
-        until `stop` for the sake of nodes that do not know the new address yet."""
+        """Record that the job's store is now at this address. Our server at any other address keeps running until
+        `stop`, for nodes that do not know the new address yet."""
         with self._lock:
             if self._server is not None and self._place is not None and at != self._taken_at:
                 self._kept[self._place] = self._server

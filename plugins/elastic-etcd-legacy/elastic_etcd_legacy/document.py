@@ -135,7 +135,6 @@ def _names(found: Any) -> tuple[str, ...]:
 
 
 def _is_name(text: str) -> bool:
-    """Return whether `text` can be a node's name or address."""
     return len(text) <= _LONGEST_NAME and text.isprintable()
 
 

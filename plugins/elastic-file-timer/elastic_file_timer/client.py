@@ -149,8 +149,7 @@ class FileTimerClient(TimerClient):
 
 class _Outlet:
     """An open pipe. It is closed when its last reference is deleted, so that threads need no lock. A script may close
-    the descriptor, whose number may then be reused, so the pipe's identity is checked before every write and the
-    close."""
+    the descriptor, whose number may be reused. Each write and the close therefore check the pipe's identity."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -179,8 +179,8 @@ def _address(server: socket.socket) -> Address:
 
 
 def _names(options: Options, loopback_only: bool) -> list[str]:
-    """Return the names to which a request may be addressed. This machine's host name, which may come from an untrusted
-    network, is allowed only if the endpoint can be reached from a network."""
+    """Return the names to which a request may be addressed. This machine's host name may come from an untrusted
+    network, so it is allowed only if the endpoint can be reached from a network."""
     own = [] if loopback_only else [socket.gethostname()]
     return ["localhost", "*.localhost", *(name.lower() for name in (options.host, *own)), *options.allowed_hosts]
 

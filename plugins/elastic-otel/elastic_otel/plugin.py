@@ -34,8 +34,8 @@ class RecoverySpans:
 
     @hookimpl
     def elastic_round_formed(self, context: Context) -> None:
-        """Load the exporter before the first workers start. If a separate thread loaded it, a worker that is forked at
-        the same time would inherit import locks."""
+        """Load the exporter before the first workers start. It is not loaded in another thread, because a worker that
+        is forked at the same time would inherit import locks."""
         name = self._environ.get("OTEL_TRACES_EXPORTER") or ("otlp" if any(map(self._environ.get, _ENDPOINTS)) else "")
         if self._agent.asked or name in ("", "none"):
             return

@@ -114,7 +114,7 @@ class _Worker:
         self.pid = process.pid
 
     def read_line(self) -> str:
-        """Return the next line that the worker prints; empty once it has exited."""
+        """Return the next line that the worker prints, or an empty string once it has exited."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 

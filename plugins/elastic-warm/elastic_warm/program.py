@@ -392,7 +392,6 @@ class _Report:
                 os.close(self._fd)
 
     def forget(self, names: Sequence[str]) -> None:
-        """Forget these modules, because they have been removed."""
         self._seen.difference_update(names)
         self._count = len(sys.modules)
 

@@ -65,9 +65,9 @@ class Conditions:
 
 
 class _Template:
-    """One template process. `importing` is the module that it has been importing since the time `since`. `took` is the
-    total time that all orders have taken, in seconds. `installed` contains the time of the last change for each folder
-    with installed packages. `announced` is whether the log has reported the template as ready."""
+    """One template process. It has been importing `importing` since the time `since`. `took` is the total duration of
+    all orders in seconds. `installed` maps each folder with installed packages to the time of its last change.
+    `announced` is whether the log has reported the template as ready."""
 
     def __init__(self, conditions: Conditions, environment: Mapping[str, str], varying: frozenset[str]) -> None:
         self.environment = dict(environment)
@@ -408,7 +408,6 @@ class TemplateKeeper:
         return template.end() if template else ""
 
     def _lost(self, why: str) -> None:
-        """Discard a template that has ended or failed."""
         template = self._template
         trying = template.importing if template else ""
         how = self._drop()

@@ -43,9 +43,8 @@ _STORE_TTL: Duration = 24 * 3600.0  # longer than the members of a round need to
 
 def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, Store]:
     """Create a backend, which connects on first use, and a store that the members of a round can share. The store's
-    keys expire after a day. The record `etcd` in `elastic_etcd.plugin` lists the options of `params`. Raises
-    ConfigurationError for an invalid endpoint or option, and RendezvousError if etcd is unreachable or refuses the
-    request."""
+    keys expire after a day. The record `etcd` in `elastic_etcd.plugin` lists the options. Raises ConfigurationError for
+    an invalid endpoint or option, and RendezvousError if etcd is unreachable or refuses the request."""
     parameters = read_parameters(params.endpoint, params.config)
     return _backend(params, parameters), _lasting_store(params, parameters)
 

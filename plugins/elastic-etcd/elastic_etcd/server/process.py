@@ -126,10 +126,10 @@ def _expect_program(path: str) -> str:
 
 
 class ServerProcess:
-    """An etcd server with its data and its log in `folder`. It runs until `close`, or until this process ends. Raises
-    OSError if the keeper process cannot be started. `pid` is the server's process id, or 0 until it is known. `end`
-    describes how the server ended, and is empty while it runs. If `reports_loss` is True, an error is logged when the
-    server ends on its own.
+    """An etcd server with its data and its log in `folder`. It runs until `close`, or until this process ends. `pid` is
+    the server's process id, or 0 until it is known. `end` describes how the server ended, and is empty while it runs.
+    If `reports_loss` is True, an error is logged when the server ends on its own. Raises OSError if the keeper process
+    cannot be started.
 
     Args:
         client, peer: the URLs for clients and for other members; where to listen, and what to advertise.

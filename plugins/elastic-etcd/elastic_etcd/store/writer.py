@@ -112,10 +112,10 @@ class Writer:
         self._idle: deque[Marker] = deque()
 
     def write(self, transaction: Transaction, deadline: Deadline) -> Committed:
-        """If the transaction's conditions hold, carry out its writes exactly once. While no member answers, try again
-        until the deadline. If the conditions do not hold, nothing is written, now or later, and the result contains the
-        results of `otherwise`. Raises EtcdUnreachable if the write was not confirmed in time; if `landed` is set, the
-        write may have taken effect, or may still do so. May also raise EtcdRefused or EtcdClosed."""
+        """If the transaction's conditions hold, carry out its writes exactly once. Otherwise, nothing is written, now
+        or later, and the result contains the results of `otherwise`. While no member answers, tries again until the
+        deadline. Raises EtcdUnreachable if the write was not confirmed in time. If `landed` is set, the write may have
+        taken effect, or may still do so. May also raise EtcdRefused or EtcdClosed."""
         lease = self._lease(deadline) if self._lease else 0
         if lease:
             then = [it._replace(lease=lease) if isinstance(it, Put) else it for it in transaction.then]

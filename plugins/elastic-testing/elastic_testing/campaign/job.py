@@ -96,9 +96,8 @@ class Job:
         return True
 
     def _settled(self, over: float, least: float, linger_s: float) -> tuple[float, float] | None:
-        """Wait until all nodes train, then for `linger_s` seconds, because effects of faults may be delayed, and then
-        until the nodes train steadily and the store is ready. Returns the result of `_whole`, or None if time runs
-        out."""
+        """Wait until all nodes train, then for `linger_s` seconds for delayed effects of faults, and then until the
+        nodes train steadily and the store is ready. Returns the result of `_whole`, or None if time runs out."""
         deadline = over + linger_s + self._stage.setting.limit_s
         if not self._stage.until(lambda: self._whole(over, least) is not None, deadline - now()):
             return None
