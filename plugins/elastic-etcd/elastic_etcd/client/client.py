@@ -85,8 +85,7 @@ class EtcdClient:
     def transact(self, transaction: Transaction) -> Committed:
         """Carry out a transaction. It is sent to another member only if it is read-only or cannot have taken effect.
         Otherwise, EtcdUnreachable is raised with `landed` set. The caller can then read something unique that the
-        transaction wrote, to find out whether it took effect. Raises ValueError for a transaction that exceeds etcd's
-        limits."""
+        transaction wrote, to see if it took effect. Raises ValueError if etcd's limits are exceeded."""
         request = convert.txn_request(transaction)
         reads_only = {Get}.issuperset(map(type, (*transaction.then, *transaction.otherwise)))
         return convert.committed(self._ask(rpc().txn, request, reads_only), transaction)
