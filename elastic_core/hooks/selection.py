@@ -177,7 +177,7 @@ _DESCRIPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 class AttributedProxy:
-    """A proxy for a factory's result. Errors from the methods named in `calls` name the plugin (see `attributing`)."""
+    """A proxy for a factory's result. Errors of the methods in `calls` mention the plugin (see `attributing`)."""
 
     def __init__(
         self,

@@ -1,9 +1,10 @@
 """Repair: how a node handles a state that something else has overwritten. All functions are pure.
 
-The state on which the nodes have agreed is still valid, and the leader writes it back. A node that knows no state waits
-for the leader to do so. After a few intervals, it treats the place as empty, unless the unknown value may be the state
-of other nodes. If that state is signed with another secret, the node challenges the other nodes by overwriting it. If
-those nodes are alive, they write their state back, and this job cannot run here.
+The state on which the nodes have agreed is still valid, and the leader writes it back. A node that has not read a state
+yet waits for the leader to do so. If nothing has been written back after a few intervals, the node treats the place as
+empty, unless the value there may be the state of other nodes. If that state is signed with another secret, the node
+challenges the other nodes by overwriting it. If those nodes are alive, they write their state back, and this job cannot
+run here.
 """
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ class OutputPump:
         return len(data)
 
     def _drain(self, fd: int) -> None:
-        """Move the output that the workers left in the pipe. A process outside their sessions may still have the stream
-        open."""
+        """Forward the output that the workers left in the pipe, without waiting for its end, because a process outside
+        their sessions may still have the stream open."""
         if self._take_what_is_there(fd):
             self._hand_over(fd)
             self._end(fd)

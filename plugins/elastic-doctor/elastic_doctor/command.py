@@ -92,7 +92,7 @@ usage: elastic doctor [flags] [flags of elastic run] [script]
 
 Checks whether a run with the same flags, variables and config file would work on this machine:
 plugins, versions, limits, torch, names and addresses, and the connection to the store. It starts no
-workers and changes nothing. It reports each problem with a remedy, and ignores the script. For the
+workers, changes nothing, and ignores the script. For each problem, it suggests a remedy. For the
 flags of elastic run, see elastic run --help.
 """,
         DOCTOR,

@@ -384,7 +384,7 @@ def judged_port(check: Check, what: str, port: int, problem: str) -> Finding:
 
 
 def judged_store_absence(is_expected: bool, where: str, is_hosted: bool) -> Finding:
-    """Return the finding for an endpoint at which no address accepts connections."""
+    """Return the finding for an endpoint none of whose addresses accepts connections."""
     start = f"elastic serve --rdzv-endpoint {where}" if is_hosted else "the service"
     if is_expected:
         advice = f"start {start}; the lines above show which part of the network fails"

@@ -1,5 +1,5 @@
 """Fakes: a clock that the test advances, an agent as seen by a health endpoint, and an in-memory rendezvous backend
-that a test can make unreachable or make lose replies."""
+that can be made unreachable or told to drop replies."""
 
 from __future__ import annotations
 

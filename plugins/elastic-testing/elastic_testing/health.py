@@ -46,8 +46,10 @@ class HealthContract:
     seconds.
 
     Attributes:
-        takes_ports: whether the endpoint listens on the given TCP port, at least on the loopback address (true).
-        at_once: seconds within which the endpoint must stop, even on a slow machine and with connected clients (10).
+        takes_ports: whether the endpoint listens on the given TCP port, at least on the loopback address; true by
+            default.
+        at_once: how many seconds the endpoint may take to stop, even on a slow machine with clients connected; 10 by
+            default.
     """
 
     takes_ports: ClassVar[bool] = True

@@ -305,7 +305,7 @@ class World:
             for node in self._random.sample(ready, len(ready)):
                 self._act(node, now)
         busy = ", ".join(node.name for node in ready)
-        raise AssertionError(f"these nodes do not stop issuing operations at {now} s: {busy}")
+        raise AssertionError(f"these nodes were still issuing operations at {now} s: {busy}")
 
     def _may_act(self, node: WorldNode) -> bool:
         return node.hangs is None or not (self.sleeping and node.reachable)

@@ -64,7 +64,7 @@ class LearnedImports:
 
     @property
     def causes(self) -> dict[str, str]:
-        """The modules that were left to the workers, except those left because of a module that they import."""
+        """The modules that the workers import themselves, except those that only import another such module."""
         return {name: why for name, why in self.left.items() if not why.startswith(_INDIRECT)}
 
     def as_json(self, environment: Mapping[str, str], without: Iterable[str], varying: Iterable[str]) -> str:

@@ -55,7 +55,7 @@ class Binary(NamedTuple):
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The version as numbers, for comparisons. An unknown version is the lowest."""
+        """The version as a tuple of numbers, for comparisons. An unknown version sorts below all others."""
         return tuple(map(int, self.version.split("."))) if self.version != "unknown" else ()
 
 
