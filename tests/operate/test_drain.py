@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from dataclasses import replace
 
 import pytest
@@ -280,6 +281,7 @@ def host(job, store, monkeypatch):
 def test_drained_host_has_left_when_its_store_is_gone(host, drained):
     def end(looks):
         if looks == 9:
+            select.select([host.agent.descriptor], [], [], 60.0)  # until the drain is connected to the agent
             host.failing = 99
             host.agent.close()
 
