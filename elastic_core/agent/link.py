@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.handler import RendezvousHandler
+    from elastic_core.interfaces.health import StopStatus
     from elastic_core.interfaces.store import Store
 
 LEAVE_PATIENCE: Duration = 2.0  # for how long the notification of the other nodes may delay the stop of the workers
@@ -115,6 +116,11 @@ class Link:
     def unfinished(self, size: int) -> Sequence[int]:
         """Return the ranks of the round of `size` nodes whose workers have not succeeded, as far as that is known."""
         return (self._rounds.unfinished() if self._rounds else None) or range(size)
+
+    def report_stop(self, stop: StopStatus) -> None:
+        """Report to observers of the job which workers have saved."""
+        if self._rounds:
+            self._rounds.report_stop(stop)
 
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
         """If there are failures, report them to the other nodes immediately."""

@@ -123,7 +123,8 @@ class ProcessAgent(SimpleElasticAgent):
         group = self._worker_group
         ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
         status = [ranks[rank] for rank in saved], [ranks[rank] for rank in unsaved]
-        self._reporter.saving(group.round, step, until, *status)
+        if (changed := self._reporter.saving(group.round, step, until, *status)) is not None:
+            self._link.report_stop(changed)
 
     def _stop_by(self) -> Instant | None:
         """Return when the workers that are being stopped must be gone. If a notice takes effect during a stop, first

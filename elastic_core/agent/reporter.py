@@ -54,13 +54,18 @@ class Reporter:
             self._phase = (phase, reason)
             self._tell(PhaseChanged(self._run_id, phase, reason, self._clock.now(), sign))
 
-    def saving(self, round_: int, step: int, until: Instant, saved: Sequence[int], unsaved: Sequence[int]) -> None:
-        """Report which workers have saved after this step, unless that has been reported. `until` is their deadline."""
+    def saving(
+        self, round_: int, step: int, until: Instant, saved: Sequence[int], unsaved: Sequence[int]
+    ) -> StopStatus | None:
+        """Report which workers have saved after this step. `until` is their deadline. Returns the new status, or None
+        if it has not changed."""
         deadline = self._clock.timestamp() + (until - self._clock.now())
         before, after = self._stop, StopStatus(round_, step, deadline, tuple(saved), tuple(unsaved))
         if self._phase and (before is None or replace(before, deadline=deadline) != after):
             self._stop = after
             self._tell(PhaseChanged(self._run_id, *self._phase, self._clock.now(), stop=after))
+            return after
+        return None
 
     def round_formed(self, group: WorkerGroup, formed: Round, seconds: Duration) -> None:
         """Report a new round, which took `seconds` to form."""

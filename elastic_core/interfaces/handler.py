@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration, Instant
     from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.health import StopStatus
     from elastic_core.interfaces.node import Node, RankPolicy, Round
     from elastic_core.interfaces.store import Store
 
@@ -350,6 +351,10 @@ class RoundHandler(RendezvousHandler):
         """Return the group ranks of the round's members whose workers have not succeeded. After the round's end, all
         members must get the same ranks. None (the default) means that this is unknown."""
         return None
+
+    def report_stop(self, stop: StopStatus) -> None:
+        """Report which workers of this node have saved before a stop, for users who observe the job. Optional."""
+        return
 
     @abc.abstractmethod
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from elastic_core.config.values import NodeRange
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from elastic_core.config import Settings
     from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.health import StopStatus
     from elastic_core.interfaces.node import Member
     from elastic_core.operate.observation import JobObservation
     from elastic_core.rendezvous.model import Closed, End, Entry
@@ -55,7 +56,8 @@ class NodeStanding(str, enum.Enum):
 @dataclass(frozen=True)
 class NodeView:
     """One node in a snapshot. `rank` is the node's group rank in the last round, or None if it is not a member. `note`
-    is the reason why the node was refused."""
+    is the reason why the node was refused. `stop` tells which of the node's workers have saved, if they are stopping
+    at a common step."""
 
     rank: int | None
     node: str
@@ -67,6 +69,7 @@ class NodeView:
     standing: NodeStanding
     beat: HeartbeatState
     note: str = ""
+    stop: StopStatus | None = None
 
 
 @dataclass(frozen=True)
@@ -129,12 +132,13 @@ def snapshot_of(job: JobObservation, settings: Settings, store_members: tuple[st
     for rank, seat in enumerate(state.seats):
         entry = entries.get(seat.key)
         beat = job.beat(seat.key) if entry is not None else HeartbeatState()
-        members.append(_view(rank, seat.key, seat.member, _of_member(seat.key, state, entry, beat), beat))
+        view = _view(rank, seat.key, seat.member, _of_member(seat.key, state, entry, beat), beat)
+        members.append(view if entry is None else replace(view, stop=entry.stop))
     others = []
     for entry in (entry for entry in job.entries if not state.seated(entry.key)):
         beat = job.beat(entry.key)
-        note = state.refusal(entry.key)
-        others.append(_view(None, entry.key, entry, _of_other(entry, state, beat, nodes), beat, note))
+        view = _view(None, entry.key, entry, _of_other(entry, state, beat, nodes), beat)
+        others.append(replace(view, note=state.refusal(entry.key)))
     return Snapshot(
         run_id=settings.rdzv_id or "",
         backend=settings.rdzv_backend,
@@ -158,12 +162,8 @@ def snapshot_of(job: JobObservation, settings: Settings, store_members: tuple[st
     )
 
 
-def _view(
-    rank: int | None, key: str, node: Member | Entry, standing: NodeStanding, beat: HeartbeatState, note: str = ""
-) -> NodeView:
-    return NodeView(
-        rank, node.node, key, node.host, node.address, node.role, node.local_world_size, standing, beat, note
-    )
+def _view(rank: int | None, key: str, node: Member | Entry, standing: NodeStanding, beat: HeartbeatState) -> NodeView:
+    return NodeView(rank, node.node, key, node.host, node.address, node.role, node.local_world_size, standing, beat)
 
 
 def _of_member(key: str, state: State, entry: Entry | None, beat: HeartbeatState) -> NodeStanding:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ChildFailedError
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
+    from elastic_core.interfaces.health import StopStatus
     from elastic_core.operate.observation import HeartbeatState
     from elastic_core.operate.snapshot import NodeView, Snapshot
     from elastic_core.rendezvous.model import End
@@ -83,6 +86,7 @@ def _node(view: NodeView) -> dict[str, Any]:
         "beat_age_seconds": None if age is None else round(age, 3),
         "beat_seen": view.beat.seen,
         "note": view.note,
+        "stop": view.stop and {name: value for name, value in asdict(view.stop).items() if name != "round"},
     }
 
 
@@ -106,6 +110,7 @@ def as_text(snapshot: Snapshot) -> str:
     if views:
         lines += ["", *_table([_HEAD, *(_row(view) for view in views)])]
         lines += [f"  {view.node} was refused: {view.note}" for view in views if view.note]
+        lines += [f"  {view.node} {_saving(view.stop)}" for view in views if view.stop]
     if snapshot.unreadable:
         lines.append(
             f"  unreadable entries (from another version or another program): {', '.join(snapshot.unreadable)}"
@@ -167,6 +172,13 @@ def _beat(beat: HeartbeatState, standing: NodeStanding) -> str:
         return "-"
     silence = f"none for {beat.age:.1f} s" if beat.seen else f"none seen in {beat.age:.1f} s"
     return f"late: {silence}" if beat.late else silence
+
+
+def _saving(stop: StopStatus) -> str:
+    until = time.strftime("%H:%M:%S UTC", time.gmtime(stop.deadline))
+    count = f"{len(stop.saved)} of {len(stop.saved) + len(stop.unsaved)} ranks have saved"
+    missing = f"; not yet: {', '.join(map(str, stop.unsaved))}" if stop.unsaved else ""
+    return f"saves after step {stop.step}, by {until}: {count}{missing}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -5,10 +5,11 @@ accept values of at most 1.5 MiB. Decoding invalid data raises RendezvousStateEr
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from elastic_core.errors import ProcessFailure, RendezvousStateError
+from elastic_core.interfaces.health import StopStatus
 from elastic_core.rendezvous.model import (
     MOST_REPORTS,
     Cause,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration
 
-VERSION = 7
+VERSION = 8
 LONGEST_STATE = 16 * 1024 * 1024
 LONGEST_ENTRY = 128 * 1024
 _LONGEST_NAME = 255
@@ -43,6 +44,7 @@ _IN_ENTRY = 4 * 1024  # the same for an entry; a character may take 12 bytes
 _FAILURES_IN_ENTRY = 2
 _MOST_ITEMS = 2**16
 _GREATEST = 2**63
+_LATEST = 2**37  # seconds since the epoch, some 4,000 years from now
 _UNFIT = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
 
 _FAILURE_TYPES: Mapping[str, type | tuple[type, ...]] = {
@@ -79,6 +81,7 @@ _ENTRY_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "reported": (list, tuple, type(None)),
     "unreachable": (list, tuple),
     "lifeline": int,
+    "stop": (list, tuple, type(None)),
 }
 _NAMES = ("key", "node", "host", "address", "role")
 
@@ -146,6 +149,7 @@ def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
 def encoded_entry(entry: Entry) -> bytes:
     values = {name: getattr(entry, name) for name in _ENTRY_TYPES}
     values["labels"] = dict(entry.labels)
+    values["stop"] = entry.stop and astuple(entry.stop)
     if (reported := entry.reported) is not None:
         failure = reported.failure and _report(reported.failure, _FAILURES_IN_ENTRY, _IN_ENTRY)
         values["reported"] = (
@@ -167,6 +171,7 @@ def decoded_entry(data: bytes) -> Entry:
         values["unreachable"] = _names(values["unreachable"])[:_MOST_UNREACHABLE]
         values["after"], values["done"] = _round_of(values["after"]), _round_of(values["done"])
         values["reported"] = None if values["reported"] is None else _reported_of(values["reported"])
+        values["stop"] = None if values["stop"] is None else _stop_of(values["stop"])
         entry = Entry(**values, labels=labels)
         check_entry(entry)
         return entry
@@ -324,6 +329,14 @@ def _reported_of(item: Any) -> Reported:
     round_id, failure, leaves, ended = item
     report = None if failure is None else _report_of(failure)
     return Reported(_round_of(round_id), report, _text(leaves), _names(ended)[:_MOST_UNREACHABLE])
+
+
+def _stop_of(item: Any) -> StopStatus:
+    number, step, deadline, *ranks = item
+    if not 0 <= _typed(deadline, (int, float)) < _LATEST:
+        raise ValueError(f"expected a time in seconds since the epoch, found {deadline}")
+    saved, unsaved = (tuple(_natural(rank) for rank in _items(some)) for some in ranks)
+    return StopStatus(_natural(number), _natural(step), float(deadline), saved, unsaved)
 
 
 def bounded(failure: ProcessFailure) -> ProcessFailure:

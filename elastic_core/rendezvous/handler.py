@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.backend import RendezvousBackend, RoundStores
     from elastic_core.interfaces.handler import RendezvousParameters, Verdict
+    from elastic_core.interfaces.health import StopStatus
     from elastic_core.interfaces.node import RankPolicy
     from elastic_core.interfaces.store import Store
     from elastic_core.rendezvous.effects import Request
@@ -370,6 +371,9 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.ask(lambda node, now: node.progress())
 
     # -- reports
+
+    def report_stop(self, stop: StopStatus) -> None:
+        self._driver.tell(lambda node: node.report_stop(stop))
 
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
         self._driver.tell(lambda node: node.fail(failures))

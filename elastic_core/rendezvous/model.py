@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration
     from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.health import StopStatus
 
 
 class RoundId(NamedTuple):
@@ -100,6 +101,7 @@ class Entry:
         reported: the node's report about the last round that it was in.
         unreachable: keys of members of the last round that this node could not reach.
         lifeline: the port at `address` where other nodes watch whether this node's agent is alive; 0 if there is none.
+        stop: which workers have saved, if the workers are stopping at a common step. Only observers read it.
     """
 
     key: str
@@ -119,6 +121,7 @@ class Entry:
     reported: Reported | None = None
     unreachable: tuple[str, ...] = ()
     lifeline: int = 0
+    stop: StopStatus | None = None
 
     @classmethod
     def of(cls, node: Node, key: str) -> Entry:

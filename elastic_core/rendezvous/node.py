@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from elastic_core.errors import ProcessFailure, RendezvousError
     from elastic_core.interfaces.backend import Token
     from elastic_core.interfaces.handler import RendezvousStoreInfo, Verdict
+    from elastic_core.interfaces.health import StopStatus
     from elastic_core.log import EventName
     from elastic_core.rendezvous.effects import Operation, Registration, Request
     from elastic_core.rendezvous.model import Entry, RoundId
@@ -173,6 +174,7 @@ class Node:
             port=where.master_port,
             unreachable=tuple(unreachable),
             lifeline=lifeline,
+            stop=None,
         )
         if self._state_stale or self.connection.outage is not None:
             self._catch_up()  # the node reads the state again before it takes part in a round
@@ -206,6 +208,11 @@ class Node:
         self._reports += 1
         report = Report(self.key, self.entry.node, shown, is_certain(failures), self._reports)
         self.request(ChangeState(model.failed, (self.membership.round, report), {"failure": report}))
+
+    def report_stop(self, stop: StopStatus) -> None:
+        """Report which workers of this node have saved."""
+        self.entry = replace(self.entry, stop=stop)
+        self._hurry()
 
     def succeed(self) -> None:
         """Report that all workers of this node succeeded."""

@@ -30,6 +30,8 @@ while not elastic_core.should_stop(step):
         time.sleep(3600)
     step += 1
 time.sleep(0.1)
+while os.environ.get("HELD") and not pathlib.Path("save").exists():
+    time.sleep(0.05)
 left = elastic_core.stop_deadline()
 line = {"round": os.environ["MASTER_PORT"], "world": world, "rank": rank, "step": step, "left": left}
 with saved.open("a") as file:
@@ -171,13 +173,40 @@ def test_workers_save_although_those_of_another_node_have_finished(any_job, elas
     finished.code()
 
 
+def at(job):
+    """The flags with which a command finds the job."""
+    conf = [f"--rdzv-conf=prefix={job.conf['prefix']}"] if "prefix" in job.conf else []
+    return [f"--rdzv-endpoint={job.endpoint}", f"--rdzv-backend={job.backend}", "--rdzv-id=job", *conf]
+
+
+@pytest.mark.torch
+def test_status_shows_which_workers_have_saved(any_job, elastic, train):
+    a, b = any_job.agents("a b", "--nnodes=1:2", "--nproc-per-node=2", "--shutdown-timeout=240", script=train, HELD="1")
+    training(elastic, "ab", 4)
+    b.signal(signal.SIGTERM)
+    looks = iter(range(1000))
+
+    def shown():
+        look = any_job.command(f"status-{next(looks)}", "status", "--json", *at(any_job))
+        assert look.code() == 0, look.err
+        stops = [node["stop"] for node in json.loads(look.out)["members"]]
+        return stops if all(stops) else None
+
+    first, second = eventually(shown, "status to show the step of both nodes")
+    assert (first["saved"], sorted([*first["unsaved"], *second["unsaved"]])) == ([], [0, 1, 2, 3])
+    (elastic.cwd / "save").touch()
+    assert b.code() == TERM
+    training(elastic, "a", 2)
+    a.signal(signal.SIGTERM)
+    assert a.code() == TERM
+    assert {line["step"] for line in saves(elastic)[0]} == {first["step"]} == {second["step"]}
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("command", [["drain", "b"], ["stop"]])
 def test_commands_let_all_nodes_save_the_same_step(any_job, elastic, train, command):
     a, b = two_nodes(any_job, elastic, train)
-    where = (f"--rdzv-endpoint={any_job.endpoint}", f"--rdzv-backend={any_job.backend}", "--rdzv-id=job")
-    conf = [f"--rdzv-conf=prefix={any_job.conf['prefix']}"] if "prefix" in any_job.conf else []
-    assert any_job.command("command", *command, *where, *conf).code() == 0
+    assert any_job.command("command", *command, *at(any_job)).code() == 0
     assert b.code() == 9
     if command == ["stop"]:
         assert a.code() == 9

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.interfaces.backend import Announced
+from elastic_core.interfaces.health import StopStatus
 from elastic_core.operate.snapshot import NodeStanding, snapshot_of
 from elastic_core.operate.status import as_dict, as_text
 from elastic_core.rendezvous.model import Cause, Closed, Report, RoundId, closed, ended, failed, refused
@@ -47,6 +48,15 @@ def test_running_round_is_shown_as_a_table(job, text_of):
         "1     b     host-b  addr-b   default  2        late: none seen in 6.0 s  late\n"
         "-     c     host-c  addr-c   default  1        0.0 s                     spare\n"
     )
+
+
+def test_workers_that_save_are_shown(job, text_of, json_of):
+    stop = StopStatus(3, 40, 86399.5, (0,), (1,))
+    seen = ended(job.state("ab"), Cause.LEFT, "a", "a left"), (job.entry("a", stop=stop), job.entry("b"))
+    assert "\n  a saves after step 40, by 23:59:59 UTC: 1 of 2 ranks have saved; not yet: 1\n" in text_of(*seen)
+    first, second = json_of(*seen)["members"]
+    assert first["stop"] == {"step": 40, "deadline": 86399.5, "saved": [0], "unsaved": [1]}
+    assert second["stop"] is None
 
 
 def test_gathering_job_without_rounds_is_shown(job, text_of):

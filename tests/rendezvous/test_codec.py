@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_core.errors import ProcessFailure, RendezvousStateError
+from elastic_core.interfaces.health import StopStatus
 from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous import codec
 from elastic_core.rendezvous.codec import bounded, decoded_entry, decoded_state, encoded_entry, encoded_state
@@ -73,6 +74,7 @@ whole_states = st.builds(
     numbers,
     names,
 )
+ranks = st.lists(st.integers(0, 99), max_size=3).map(tuple)
 entries = st.builds(
     Entry,
     names,
@@ -92,6 +94,7 @@ entries = st.builds(
     st.none() | st.builds(Reported, round_ids, st.none() | reports, text, st.lists(names, max_size=3).map(tuple)),
     several_names,
     ports,
+    st.none() | st.builds(StopStatus, numbers, numbers, st.floats(0, 1e11), ranks, ranks),
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -163,7 +166,7 @@ def test_missing_field_is_refused(decoded, good):
 @pytest.mark.parametrize("version", [1, 0, "2", None, True, 2.0, [2]])
 def test_other_version_is_named(decoded, good, version):
     document = {**document_of(good), "version": version}
-    with pytest.raises(RendezvousStateError, match=r"of version 7, found version .*same version of elastic-core"):
+    with pytest.raises(RendezvousStateError, match=r"of version 8, found version .*same version of elastic-core"):
         decoded(with_document(good, document))
 
 
