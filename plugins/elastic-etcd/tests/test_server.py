@@ -29,7 +29,8 @@ LONG = 60
 
 @pytest.fixture(autouse=True)
 def chosen(monkeypatch):
-    monkeypatch.setenv(VARIABLE, binary())
+    if named := os.environ.get("ELASTIC_TEST_ETCD"):
+        monkeypatch.setenv(VARIABLE, named)
 
 
 @pytest.fixture
