@@ -1,4 +1,4 @@
-"""The agent: runs the workers of one node, restarts them within the budget, and stops them."""
+"""The agent, which runs the workers of one node, restarts them within the restart budget, and stops them."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,8 +1,8 @@
 """The agent's loop: wait, observe, decide, act. All changes to the group's state happen in this file.
 
 An event wakes the loop, which checks the workers (`_monitor_workers`) and asks the handler for its verdict on the
-round. `supervise` decides what to do and returns orders, each of which a method here performs. The loop observes and
-acts until there are no more orders, and then waits for the next event. After success, the agent waits in the exit
+round. `supervise` decides what to do and returns orders, and the agent has one method for each order. The loop observes
+and acts until there are no more orders, and then waits for the next event. After success, the agent waits in the exit
 barrier in the same way.
 """
 
@@ -64,7 +64,7 @@ Ended = tuple[RunResult, str]
 
 
 class SimpleElasticAgent(ElasticAgent):
-    """The agent's loop, which does not know how workers run.
+    """The agent's loop, independent of how workers run.
 
     A subclass defines `_start_workers`, `_stop_workers`, `_monitor_workers` and `_shutdown`, and may extend
     `_rendezvous`, `_assign_worker_ranks`, `_initialize_workers`, `_restart_workers` and `_exit_barrier`. A subclass
@@ -72,9 +72,9 @@ class SimpleElasticAgent(ElasticAgent):
     `spec.monitor_interval` seconds.
 
     Args:
-        spec: what to run.
+        spec: the workers to run.
         exit_barrier_timeout: how many seconds (0 or more) a node whose workers have succeeded waits for other nodes'
-            workers to finish. The timeout applies only if the handler reports when they have succeeded. A node that
+            workers to finish. The timeout applies only if the handler reports the other nodes' success. A node that
             hosts the other nodes' store waits longer.
         shutdown_timeout: seconds between SIGTERM and SIGKILL, no matter why the workers are stopped.
     """
@@ -105,7 +105,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._budget = RestartBudget(spec.max_restarts, shared=self._link.follows_rounds)
         self._formed = Round(0, ())
         self._unjudged: Decision | None = None
-        self._orderly_stop = ""  # why the workers are to be stopped, if they may save first
+        self._orderly_stop = ""  # why the workers must stop, if they may save first
         self._drained_until: Instant | None = None  # when the workers are killed, if the drain has a deadline
         self._first_sign = Instant(0.0)  # when the first sign of the next decision's cause appeared
         self._barrier_ends = Instant(0.0)
@@ -152,8 +152,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._events.expired(expiry)
 
     def alive_at(self) -> float:
-        """Return when the loop last ran, in seconds since the epoch. While the loop waits for events, this is the
-        current time."""
+        """Return the time at which the loop last ran, in seconds since the epoch, or the current time while the loop
+        waits for events."""
         return self._events.alive_at()
 
     @prof
@@ -177,15 +177,15 @@ class SimpleElasticAgent(ElasticAgent):
             return self._run_group(self._worker_group)
         except (RendezvousGracefulExitError, DrainedError):
             raise
-        except RendezvousClosedError as error:  # the other nodes know more about the end than this one
+        except RendezvousClosedError as error:  # the other nodes know the reason better
             verdict = self._link.verdict(running=False)
             error.failures = failures_of(error) or (verdict.failures if verdict else {})
             raise
         except BaseException as error:
             self._orderly_stop = ""
-            # Announce this before the workers stop. Stopping them makes other nodes' workers fail, and these failures
-            # must not use up a restart.
-            if not isinstance(error, RendezvousConnectionError):  # without a store, no other node would learn of it
+            # Announce the departure before the workers stop. Stopping them makes other nodes' workers fail, and these
+            # failures must not use up a restart.
+            if not isinstance(error, RendezvousConnectionError):  # without a store, no node could be notified
                 self._announce_leave(f"its agent ends: {error_in_words(error)}")
             if WorkerState.is_running(self._worker_group.state):
                 self._reporter.phase(AgentPhase.STOPPING, error_in_words(error))
@@ -207,7 +207,7 @@ class SimpleElasticAgent(ElasticAgent):
                 return ended
 
     def _ranked(self, result: RunResult) -> RunResult:
-        """Complete the failures that a subclass returns. Like torch's, they may lack the global rank and the time."""
+        """Add the global rank, time, role and round to failures that lack a rank, such as torch's."""
         now, role, number = self._clock.timestamp(), self._spec.role, self._worker_group.round
         failures = {
             rank: replace(failure, global_rank=rank, timestamp=failure.timestamp or now, role=role, round=number)
@@ -288,8 +288,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter.failures(self._result.failures)
 
     def _failure_of_the_group(self, result: RunResult) -> dict[int, ProcessFailure]:
-        """Return an artificial failure for a group that has failed although no worker has. It is needed because nodes
-        can only count failures of workers."""
+        """Return an artificial worker failure for a group that has failed although none of its workers has. Nodes can
+        count only the failures of workers."""
         rank, now = self._worker_group.workers[0].global_rank, self._clock.timestamp()
         why = f"the group is {result.state.value}"
         return {rank: ProcessFailure(0, 0, 1, timestamp=now, global_rank=rank, role=self._spec.role, reason=why)}
@@ -340,7 +340,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._exit_barrier()
         self._first_sign = self._clock.now()
         seen, after = self._look_at_others(self._first_sign)
-        if not self._link.follows_rounds or not after.orders:  # a subclass waits in its own way
+        if not self._link.follows_rounds or not after.orders:  # a subclass's barrier may end earlier
             return self._result, decision.reason + self._link.close()
         if Order.RETIRE in after.orders and not seen.found(Outcome.CLOSED):
             get_logger().warning("exit barrier left", reason=after.reason)
@@ -365,7 +365,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _leave(self, *_: object) -> NoReturn:
         """Leave without closing the rendezvous, so that the other nodes can continue. Notify them before the workers
-        stop: stopping the workers makes those of the other nodes fail, and these failures must not use up a restart."""
+        stop. Otherwise, failures that the stop causes on the other nodes would use up a restart."""
         signum = self._events.request or signal.SIGTERM
         self._reporter.phase(AgentPhase.DRAINING, self._events.why)
         self._announce_leave(self._events.why)
@@ -496,21 +496,21 @@ class SimpleElasticAgent(ElasticAgent):
 
     @abc.abstractmethod
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: Duration = 30.0) -> None:
-        """Stop all workers with `death_sig`, or with SIGKILL after `timeout` seconds, and release everything.
-        Idempotent."""
+        """Stop all workers with `death_sig`, or with SIGKILL after `timeout` seconds, and release all
+        resources. Idempotent."""
 
     def _stop_timeout(self) -> Duration:
-        """Return the longest time, in seconds, that stopping the workers may take."""
+        """Return the maximum number of seconds that stopping the workers may take."""
         return self._shutdown_timeout
 
     @property
     def _stop_until(self) -> Instant | None:
-        """When the workers are killed, if a drain or a notice sets a time."""
+        """The time at which the workers are killed, or None if neither a drain nor a notice sets one."""
         departure = self._events.departure
         return earliest(self._drained_until, departure.until if departure else None)
 
     def _grace(self) -> Duration:
-        """Return how many seconds the workers get until SIGKILL."""
+        """Return how many seconds the workers have before SIGKILL is sent."""
         until, most = self._stop_until, self._shutdown_timeout
         return most if until is None else min(max(until - self._clock.now(), 0.0), most)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _OWN, _AGREED = "elastic/stop/{rank}", "elastic/stop/at"
 _NO_STEP = -1
-_LONGEST = 20  # characters of a step in the store
+_LONGEST = 20  # maximum number of characters of a step in the store
 _SETTLE: Duration = 0.001  # time until a step that a worker has written is visible on all processors
 _LOOK: Duration = 0.05  # a worker that calls `stopped` only writes to its page, which does not wake the agent
 
@@ -36,8 +36,8 @@ def agree(
     """Return the step at which all workers of the round stop.
 
     Args:
-        store: the round's store. It is not used by a node that is alone.
-        ranks: the group ranks of the nodes that take part, the same ones on all of them; the first gathers the steps.
+        store: the round's store, which is not used if there is only one rank.
+        ranks: the group ranks of the participating nodes, in the same order on every node. The first gathers the steps.
         highest: the highest step that a worker of this node has announced, or -1 if none has. In that case, there is no
             common step, and the node does not wait for the others.
         multiple: the returned step must be a multiple of this number.
@@ -56,7 +56,7 @@ def agree(
         try:
             store.wait([_AGREED], limit)
         except Exception:
-            store.set(_OWN.format(rank=rank), str(_NO_STEP))  # the first rank may be late, and must not count this node
+            store.set(_OWN.format(rank=rank), str(_NO_STEP))  # the first rank may be late, and must not use this step
             raise
         step = _read(store, _AGREED)
         return step if step >= 0 else None
@@ -113,8 +113,8 @@ class CommonStep:
         self._step: int | None = None
 
     def begin(self, until: Instant) -> bool:
-        """Ask the workers to stop, and start to agree on a common step with the other nodes. Returns false if no worker
-        has called `should_stop`."""
+        """Ask the workers to stop, and start to negotiate a common step with the other nodes. Returns false if no
+        worker has called `should_stop`."""
         self._until, self._workers = until, self._processes.running()
         self._processes.ask_to_stop(until, self._reason)
         self._events.wait((), later(self._clock.now(), _SETTLE))
@@ -160,7 +160,7 @@ class CommonStep:
             get_logger().warning("workers have not saved", local_ranks=left, step=self._step, **_as_fields(failed))
 
     def _unsaved(self) -> tuple[list[int], dict[int, str]]:
-        """Return the workers that may still save, and the failed workers with their reasons."""
+        """Return the workers that may still save, and the failed workers, each with the reason for its failure."""
         saved = self._processes.saved()
         running = [rank for rank in self._processes.running() if rank not in saved]
         failed = {failure.local_rank: failure.reason for failure in self._processes.failures().values()}

@@ -47,7 +47,7 @@ class EventQueue:
         request: the signal to send to the workers. It is SIGTERM if the first request contains SIGTERM, otherwise the
             first signal, or None if no signal has arrived.
         departure: the notice that made this node leave, if a notice came due before any signal arrived.
-        urged: whether a second request has come, which ends the grace period.
+        urged: whether a second request has arrived, which ends the grace period.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -121,7 +121,7 @@ class EventQueue:
         return expired
 
     def alive_at(self) -> float:
-        """Return when the agent last handled events, in seconds since the epoch, or the current time while it waits."""
+        """Return the time of the last event handling in seconds since the epoch, or the current time during a wait."""
         return self._clock.timestamp() if self._waiting else self._waited_at
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class EventQueue:
                 pass
         except BlockingIOError:
             pass
-        for _ in range(len(self._events)):  # not those that arrive in the meantime, which may never end
+        for _ in range(len(self._events)):  # ignore new events, which might keep arriving forever
             self._events.popleft()()
         due = self._next_due()
         if due is not None and due <= self._clock.now():
@@ -171,7 +171,7 @@ class EventQueue:
         return f"received {self.request.name}" if self.request else ""
 
     def _next_due(self) -> Instant | None:
-        """Return when the next notice is due. After a request to leave, notices are ignored."""
+        """Return the time at which the next notice is due. After a request to leave, notices are ignored."""
         return min((notice.due for notice in self._notices.values()), default=None) if self.request is None else None
 
     def _take_notices(self) -> None:

@@ -1,5 +1,5 @@
-"""Hang detection from outside the workers, based on a table of when each worker last made progress. The table has no
-side effects: from samples and the current time, it computes which worker hangs and when the next check is due.
+"""Hang detection from outside the workers. A table records when each worker last made progress. From new samples and
+the current time, it determines which worker hangs and when the next check is due, without side effects.
 
 A worker has made progress if its sample differs from the previous one: more output, another heartbeat, or more CPU time
 than idle helper threads use. CPU time proves little, because a worker that waits in an NCCL collective spins. It is
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 LOOKS_PER_TIMEOUT = 4
 IDLE_SHARE = 0.02  # the share of one core that an idle process uses, because some threads wake up from time to time
-_COARSE: Duration = 0.015  # seconds; the kernel counts CPU time in hundredths of one, and one hundredth proves nothing
+_COARSE: Duration = 0.015  # seconds; the kernel counts CPU time in steps of 0.01 s, and a single step proves nothing
 
 WORDS: Mapping[str, str] = {"log": "no log line", "cpu": "no CPU time", "beat": "no beat"}
-"""The signs of progress, each with the words that a report uses if it is missing."""
+"""Maps each sign of progress to the phrase that reports its absence."""
 
 
 @dataclass(frozen=True)
 class HangPolicy:
-    """When a worker is considered hung.
+    """The criteria for considering a worker hung.
 
     Args:
         timeout: seconds without progress; greater than 0.
-        warmup: the number of seconds after the start of the workers during which no worker is considered hung.
+        warmup: seconds after the workers start during which no worker is considered hung.
         progress: the signs of progress to look for, a subset of `WORDS`.
     """
 

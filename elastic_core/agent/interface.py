@@ -44,8 +44,8 @@ class WorkerState(str, enum.Enum):
 class RunResult:
     """The result of this node's workers: all succeeded, or at least one failed.
 
-    `return_values` contains what the workers' functions returned, and `failures` contains the workers' failures. The
-    keys of both are global ranks. Workers that the agent stopped are in neither.
+    `return_values` contains the return values of the workers' functions, and `failures` the workers' failures, both by
+    global rank. Neither mapping contains workers that the agent stopped.
     """
 
     state: WorkerState
@@ -160,7 +160,7 @@ class ElasticAgent(abc.ABC):
             SignalException: a signal asked the agent to leave, and it has stopped its workers.
             RendezvousClosedError: another node closed the job because it failed there; `failures` contains the job's
                 failures.
-            RendezvousConnectionError: the store was unreachable for the whole time that the node may take to join.
+            RendezvousConnectionError: the store was unreachable until the node's time limit for joining expired.
             RendezvousError: no round formed.
             UnkillableWorkersError: a worker survived SIGKILL.
         """

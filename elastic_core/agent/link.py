@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.health import StopStatus
     from elastic_core.interfaces.store import Store
 
-LEAVE_PATIENCE: Duration = 2.0  # for how long the notification of the other nodes may delay the stop of the workers
+LEAVE_PATIENCE: Duration = 2.0  # how long notifying the other nodes may delay the stop of the workers
 LONGEST_INTERVAL: Duration = 1.0  # between two polls
 SHORTEST_INTERVAL: Duration = 0.001  # an interval of 0 must not make the agent spin
 _SHARE = 9  # the pause after a poll lasts at least this many times as long as the poll
@@ -87,7 +87,7 @@ class Link:
             self._rounds.hurry()
 
     def joined(self) -> None:
-        """Note that a new round has formed."""
+        """Record that a new round has formed."""
         self._polling.begin()
 
     def verdict(self, running: bool) -> Verdict | None:
@@ -98,7 +98,7 @@ class Link:
         return self._polling.verdict() if running else None
 
     def ask_again(self) -> Instant | None:
-        """Return when to ask for the verdict again if no event arrives before, or None if that is not needed."""
+        """Return the time at which to ask for the verdict again if no event arrives, or None if events suffice."""
         if self._rounds is None:
             return self._polling.due
         wanted = self._rounds.ask_again()
@@ -109,16 +109,16 @@ class Link:
         longer, or None if there is no such limit. Never raises, so that a stop that has begun continues."""
         try:
             return self._rounds.stop_by() if self._rounds else None
-        except Exception as error:  # noqa: BLE001 - it may be a plugin's
+        except Exception as error:  # noqa: BLE001 - the handler may be a plugin's
             get_logger().warning("plugin failed", part="rendezvous handler", reason=str(error))
             return None
 
     def unfinished(self, size: int) -> Sequence[int]:
-        """Return the ranks of the round of `size` nodes whose workers have not succeeded, as far as that is known."""
+        """Return the ranks of nodes whose workers have not succeeded, or all `size` ranks if that is unknown."""
         return (self._rounds.unfinished() if self._rounds else None) or range(size)
 
     def report_stop(self, stop: StopStatus) -> None:
-        """Report to observers of the job which workers have saved."""
+        """Report which workers have saved to observers of the job."""
         if self._rounds:
             self._rounds.report_stop(stop)
 
@@ -143,7 +143,7 @@ class Link:
             if verdict and verdict.outcome in (
                 Outcome.CLOSED,
                 Outcome.FENCED,
-            ):  # no other node would read it now
+            ):  # no other node would read the notification
                 return
             notified = self._rounds.leave(reason, LEAVE_PATIENCE)
         except Exception as error:  # noqa: BLE001 - the node leaves, even if it cannot notify the others
@@ -152,8 +152,8 @@ class Link:
         get_logger().info("round left", reason=reason, notified=notified)
 
     def close(self) -> str:
-        """Close a plain handler's rendezvous at the end of the job. If this fails, returns a clause to append to the
-        reason for the end."""
+        """Close a plain handler's rendezvous at the end of the job. Returns an empty string or, if closing fails, a
+        clause to append to the reason for the end."""
         try:
             if self._rounds is None:
                 self._handler.set_closed()
@@ -170,8 +170,8 @@ class Link:
 class Polling:
     """Polls a plain handler for waiting nodes while workers run: first after `interval` seconds, then less and less
     often, down to once a second. A slow handler is polled less often, so that polling takes at most a tenth of the
-    agent's time. The handler's errors are logged, and are tolerated for as long as its `outage_patience`, because
-    healthy workers do not need the handler.
+    agent's time. The handler's errors are logged and tolerated for up to its `outage_patience`, because healthy workers
+    do not need the handler.
 
     Attributes:
         due: when to poll next; None if polling is off.
@@ -237,7 +237,7 @@ class Introduction(NamedTuple):
 
     @property
     def member(self) -> Member:
-        """The node as a member of the round. The member has no address, because the address is unknown."""
+        """The node as a member of the round, without an address, because the address is unknown."""
         return Member(self.node, self.host, "", self.role, self.local_world_size)
 
 
@@ -295,7 +295,7 @@ def _checked(role: Any, workers: Any, restarts: Any, number: Any, node: Any, hos
 
 
 def check_place(members: Sequence[Member], group_rank: int, group_world_size: int, spec: WorkerSpec) -> None:
-    """Raise RendezvousStateError if the round has the wrong size, or if another node has this node's place in it."""
+    """Raise RendezvousStateError if the round has the wrong size, or if a different node has this node's rank."""
     own = members[group_rank] if 0 <= group_rank < len(members) == group_world_size else None
     if own is None or (own.role, own.local_world_size) != (spec.role, spec.local_world_size):
         found = ", ".join(f"{member.local_world_size} of {member.role!r}" for member in members) or "none"
@@ -310,11 +310,11 @@ def ranked_workers(members: Sequence[Member], group_rank: int) -> list[Worker]:
     """Return the workers of the member with rank `group_rank`, ordered by local rank.
 
     Global ranks number the workers of all members in the order of the members' group ranks. Role ranks number only the
-    workers of members with the same role. Every node can therefore compute all ranks. The loop accesses each member
-    only once, because in a large round every access to a member builds a new object.
+    workers of members with the same role. Every node can therefore compute all ranks.
     """
     own = members[group_rank]
     first = first_in_role = world_size = role_world_size = 0
+    # Access each member only once, because in a large round every access to a member builds a new object.
     for rank, member in enumerate(members):
         if rank == group_rank:
             first, first_in_role = world_size, role_world_size

@@ -1,4 +1,4 @@
-"""The agent whose workers are processes on this machine, and how it starts, checks and stops them."""
+"""The agent whose workers are processes on this machine. It starts, checks and stops them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ProcessAgent(SimpleElasticAgent):
         node, host: the names of this node and of its machine, for reports.
         kill_timeout: seconds after SIGKILL until a process is reported as unkillable.
         contribute: returns additional environment variables for each round's workers.
-        hangs: when a worker is considered hung without a report from a watchdog, or None if never.
+        hangs: the policy for detecting hangs without a watchdog, or None to disable such detection.
         stop_at_multiple: workers that call `should_stop` stop at a step that is a multiple of this number.
     """
 
@@ -127,8 +127,8 @@ class ProcessAgent(SimpleElasticAgent):
             self._link.report_stop(changed)
 
     def _stop_by(self) -> Instant | None:
-        """Return when the workers that are being stopped must be gone. If a notice takes effect during a stop, first
-        notify the other nodes, because this node may not outlive the stop."""
+        """Return the time by which workers that are being stopped must have ended. If a notice takes effect during a
+        stop, first notify the other nodes, because this node may not outlive the stop."""
         if self._events.departure:
             self._announce_leave(self._events.why)
         return earliest(self._link.stop_by(), self._stop_until)
@@ -153,8 +153,7 @@ class ProcessAgent(SimpleElasticAgent):
         if self._table is None or self._clock.now() < self._table.next_look:
             return []
         samples = self._processes.samples()
-        # Read the clock after sampling, because sampling takes a while, and progress must not get a time from before it
-        # happened.
+        # Read the clock after sampling. Sampling takes a while, and progress must not be dated before it happened.
         self._table, found = self._table.look(samples, self._clock.now())
         return [found] if found else []
 

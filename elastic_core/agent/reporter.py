@@ -48,8 +48,8 @@ class Reporter:
         self._stop: StopStatus | None = None
 
     def phase(self, phase: AgentPhase, reason: str = "", sign: Instant | None = None) -> None:
-        """Report a phase, but not the same phase and reason twice in a row. `sign` is when the first sign of the cause
-        appeared."""
+        """Report a phase, but not the same phase and reason twice in a row. `sign` is the time of the first sign of
+        the cause."""
         if self._phase != (phase, reason):
             self._phase = (phase, reason)
             self._tell(PhaseChanged(self._run_id, phase, reason, self._clock.now(), sign))
@@ -140,8 +140,8 @@ def error_in_words(error: BaseException) -> str:
 
 
 class Progress:
-    """The progress of a wait that began at `begun`. It is logged to keep the user informed. `fields` is called with the
-    number of seconds waited so far, and returns the fields of the log line."""
+    """Logs the progress of a wait that began at `begun`. `fields` is called with the number of seconds waited so far,
+    and returns the fields of the log line."""
 
     def __init__(
         self, begun: Instant, waiting_for: str, fields: Callable[[int], Mapping[str, object]] | None = None
@@ -152,7 +152,7 @@ class Progress:
         self._next_at = later(begun, FIRST_AFTER)
 
     def look(self, now: Instant) -> Instant:
-        """Log a line if one is due. Returns when to call `look` next."""
+        """Log a line if one is due. Returns the time at which to call `look` again."""
         if now >= self._next_at:
             self._next_at = later(now, THEN_EVERY)
             fields = self._fields(round(now - self._begun))

@@ -35,7 +35,7 @@ _HELPERS_GRACE: Duration = 2.0  # seconds for helpers to clean up after the work
 _CONSOLE_PATIENCE: Duration = 30.0  # seconds for which the console may stall before the rest of the output is dropped
 _HURRIED_PATIENCE: Duration = 2.0  # the same limit after a signal has asked the agent to leave
 _LOOK_AT_STORE: Duration = 0.5  # `stop_by` depends on the store's last response, and no event reports a change
-_LOOK_AGAIN: Duration = 0.05  # seconds; after SIGKILL, and on some platforms for processes that are not our children
+_LOOK_AGAIN: Duration = 0.05  # between checks after SIGKILL, and on some platforms of processes that are not children
 
 
 class Step(enum.Enum):
@@ -64,7 +64,7 @@ class StopPlan:
 
     @property
     def until(self) -> Instant:
-        """When the next step is due."""
+        """The time at which the next step is due."""
         for_helpers = min(_HELPERS_GRACE, self.patience / 2)
         lasts = {
             Step.SAVE: self.grace / 2,

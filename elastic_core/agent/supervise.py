@@ -87,13 +87,13 @@ class RestartBudget:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the agent knows at one moment.
+    """The agent's knowledge at one moment.
 
     Args:
         result: the state of the workers.
         request: why the agent was asked to leave, or an empty string if it was not.
         verdict: the handler's verdict, if the round is over.
-        complete: whether no workers are running anymore, and `result` holds all that can be known about them.
+        complete: whether all workers have ended and `result` contains all that can be known about them.
     """
 
     result: RunResult
@@ -128,7 +128,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, why, and the budget afterward. If there are no orders, the agent waits.
+    """The orders for the agent, the reason for them, and the resulting budget. Without orders, the agent waits.
 
     `cause` is set for a restart. `certain` is false if the shared budget may be used up, or if only the next round will
     show the cause (see `judged`). `orderly` is true if the workers are stopped on request and not after a failure, so
@@ -146,9 +146,8 @@ class Decision:
 def supervise(budget: RestartBudget, seen: Observation) -> Decision:
     """Decide what to do while a group runs or after it has ended. A request to leave comes first, then a failure that
     has not been reported yet. Success takes precedence over the round's verdict, because the group's work is done. If
-    the job has ended, or this node has been drained or cut off, this takes precedence over failures, because they may
-    be consequences of it. A failure takes precedence over a membership change, because a restart adopts the change
-    anyway."""
+    the job has ended, or this node has been drained or cut off, this takes precedence over failures, which may be
+    consequences. A failure takes precedence over a membership change, because a restart adopts the change anyway."""
     if seen.request:
         return Decision((Order.LEAVE,), seen.request, budget, orderly=_workers_may_save(seen.verdict))
     if seen.failed and not seen.complete:
@@ -226,7 +225,7 @@ def judged(decision: Decision, ended: Verdict | None) -> Decision:
 def cause_of_end(number: int, restart_count: int, formed: Round) -> Verdict | None:
     """Return how this node's round `number` ended, according to its next round, `formed`, or None if that is unknown.
     If rounds have formed without this node in between, and no failure has been counted since, the other nodes
-    considered this node lost, and its workers' failures were consequences of that."""
+    considered this node lost, and that loss made its workers fail."""
     if formed.number == number + 1:
         return formed.ended
     if formed.number <= number or formed.restart_count != restart_count:

@@ -90,8 +90,8 @@ def _problems(params: RendezvousParameters) -> Iterator[Problem]:
     if params.max_nodes > 1:
         yield Problem(
             "--rdzv-backend",
-            f"the backend 'local' runs single-node jobs only, and --nnodes allows up to {params.max_nodes}; use "
-            "--nnodes=1, or a multi-node backend such as c10d",
+            f"the backend 'local' runs single-node jobs only, and --nnodes allows up to {params.max_nodes} nodes; "
+            "use --nnodes=1, or a multi-node backend such as c10d",
         )
     if params.endpoint:
         yield Problem(

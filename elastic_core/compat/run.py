@@ -59,7 +59,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def torchrun() -> NoReturn:
-    """Run the console script `elastic-torchrun`."""
+    """The entry point of the console script `elastic-torchrun`."""
     cli.entry_point(["run", *sys.argv[1:]])
 
 

@@ -39,12 +39,12 @@ _PAUSES = Backoff(first=0.02, longest=1.0, factor=1.5)
 class StateStore:
     """An `interfaces.store.Store` that keeps all its keys in one state of `backend`, which is read and written as a
     whole. The store is meant for the few small values of a rendezvous, not for data. Thread-safe. While the store waits
-    for a key from another process, it polls the state every 0.02 s at first, and every 1 s later.
+    for a key from another process, it polls the state. The pauses between polls grow from 0.02 s to 1 s.
 
     Args:
         backend: a client for a state that is written only through this store, for example because it has a separate job
             id. If the backend's `set_state` does not return the stored state, concurrent `add` calls may count twice.
-        timeout: how many seconds `get` and `wait` wait for a key.
+        timeout: how long `get` and `wait` wait for a key.
 
     Every method raises the backend's RendezvousConnectionError and RendezvousStateError. `get` and `wait` raise
     TimeoutError if a key does not appear in time.

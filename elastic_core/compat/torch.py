@@ -1,11 +1,11 @@
-"""Replaces torch's names with ours in a program that imports `torch.distributed.elastic`, `.launcher` or `.run`:
+"""Replaces torch's names in a program that imports `torch.distributed.elastic`, `.launcher` or `.run`:
 
     python -m elastic_core.compat.torch PROGRAM [ARGUMENTS]
     import elastic_core.compat.torch  # at the top of the program, before torch's modules are imported
 
 `compat.names` lists the replaced modules and names. All other modules, such as `torch.distributed.elastic.utils`,
-remain torch's. If the replacement of a module lacks a name, access to that name raises AttributeError; the page "Moving
-from torchrun" lists alternatives. Workers are separate processes, and use torch's modules unless they also import this
+remain torch's. If a replacement module lacks a name, accessing that name raises AttributeError; the page "Moving from
+torchrun" lists alternatives. Workers are separate processes, and use torch's modules unless they also import this
 module.
 """
 
@@ -61,7 +61,7 @@ def install() -> None:
     """Replace torch's names with ours in this process. Idempotent.
 
     Raises:
-        RuntimeError: one of the replaced modules has already been imported, so the program would mix both.
+        RuntimeError: torch's version of one of the modules has already been imported, and both would be mixed.
     """
     if _Finder in sys.meta_path:
         return

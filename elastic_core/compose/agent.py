@@ -136,7 +136,7 @@ def composed(
 @contextlib.contextmanager
 def answering(plan: Plan, board: StatusBoard, given: HealthCheckServer | None) -> Iterator[None]:
     """Run the configured health endpoint while the context is open. A `given` server, which is already running,
-    replaces the endpoint, and is stopped at the end."""
+    replaces the endpoint, and is stopped when the context ends."""
     with contextlib.ExitStack() as stack:
         if given is not None:
             stack.callback(_end, "health endpoint failed", "health check server", given.stop)

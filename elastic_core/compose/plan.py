@@ -76,7 +76,7 @@ class Plan:
         settings: every setting, typed and resolved.
         manager: the plugins.
         backend, rank_policy: the selected records, which are always set.
-        watchdog, health, starter: the selected records, or None where the settings do not select one.
+        watchdog, health, starter: the selected records, each None if the settings select none of its kind.
         added: the values of the options that plugins added.
     """
 
@@ -252,7 +252,7 @@ def without_missing(settings: Settings, manager: PluginManager, origins: Mapping
 
 @contextlib.contextmanager
 def origins_named(origins: Mapping[str, str]) -> Iterator[None]:
-    """Name a value's origin in problems that are raised in this context. The factories know only its flag."""
+    """In problems raised in this context, replace a value's flag, which is all that factories know, with its origin."""
     try:
         yield
     except ConfigurationError as error:
@@ -267,7 +267,7 @@ def _renamed(problem: Problem, flags: Mapping[str, str]) -> Problem:
 
 
 def _unsigned(settings: Settings, found: Mapping[type[Record], Chosen[Any]]) -> Iterator[Problem]:
-    """Yield a problem if a secret is set that the backend does not support."""
+    """Yield a problem if a secret is set but the backend does not support signing."""
     backend = found.get(RendezvousBackendRecord)
     if backend is not None and settings.rdzv_secret_file and settings.rdzv_backend != _ALONE:
         options = backend.record.options

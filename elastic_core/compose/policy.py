@@ -1,5 +1,4 @@
-"""Determines, based on the settings, what the workers run, as well as their environment, output, CPU binding and hang
-detection."""
+"""Derives from the settings what the workers run, and their environment, output, CPU binding and hang detection."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _OPTION_VARIABLES = [name for spec in SPECS.values() if spec.name.endswith("_con
 
 @dataclass(frozen=True)
 class Entry:
-    """What the workers run, and the name to use for it in messages."""
+    """The script, command or function that the workers run, and its name in messages."""
 
     name: str
     work: Work
@@ -72,8 +71,8 @@ def group_policy(
     stack: contextlib.ExitStack,
     logs_specs: LogsSpecs | None = None,
 ) -> GroupPolicy:
-    """Return the policy for all workers of this node. `stack` removes a temporary log folder at the end. `logs_specs`
-    overrides the settings for log files."""
+    """Return the policy for all workers of this node. When `stack` is closed, a temporary log folder is removed.
+    `logs_specs` overrides the settings for log files."""
     log_dir = None if logs_specs else _log_dir(settings, stack)
     progress = frozenset(settings.hang_progress if settings.hang_timeout else ())
     output = OutputPolicy(
@@ -101,10 +100,10 @@ def hang_policy(settings: Settings) -> HangPolicy | None:
 
 
 def inherited(settings: Settings, environ: Mapping[str, str], secrets: Collection[str] = ()) -> dict[str, str]:
-    """Return the variables that the workers inherit, and the seconds that they get when they are stopped. Variables for
-    the agent's health endpoint are removed, because an agent that a worker starts cannot use the same port, and no
-    worker needs the token. Variables with options (`..._CONF`) are removed if they contain a secret. `secrets` holds
-    the names of the options that plugins declare as secret."""
+    """Return the variables that the workers inherit, plus the one for the shutdown timeout. Variables for the agent's
+    health endpoint are removed, because an agent that a worker starts cannot use the same port, and no worker needs the
+    token. Variables with options (`..._CONF`) are removed if they contain a secret. `secrets` contains the names of the
+    options that plugins declare as secret."""
     own = _HEALTH_VARIABLES if settings.health is not None else ()
     holding = {name for name in _OPTION_VARIABLES if _holds_secret(environ.get(name, ""), secrets)}
     kept = {name: value for name, value in environ.items() if name not in own and name not in holding}

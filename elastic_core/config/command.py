@@ -1,5 +1,5 @@
-"""Reads the command lines of all commands except `run` and `explain`. If such a command shares a flag with `run`, the
-flag has the same name, variables and config file keys in both."""
+"""Reads the command lines of all commands except `run` and `explain`. A flag that such a command shares with `run` has
+the same name, variables and config file keys."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def help_text(added_options: Iterable[Option] = ()) -> str:
 
 
 def command_help(head: str, specs: Iterable[Spec], example: str, codes: Mapping[ExitCode, str]) -> str:
-    """Return the help text of a command with a few flags. `codes` has the exit codes with a special meaning."""
+    """Return the help text of a command with few flags. `codes` contains the exit codes with a special meaning."""
     meanings = [f"  {int(code)}  {meaning}" for code, meaning in codes.items()]
     meanings.append("  others: see elastic run --help")
     flags = _paragraph("flags", map(_flag, specs))

@@ -69,7 +69,7 @@ class ConfigFile:
 
 def config_file(named: RawValue | None, cwd: Path, home: str) -> ConfigFile:
     """Find the file given by `named` (relative to `cwd`) or, if `named` is None, the nearest config file in `cwd` or
-    its parents. The search stops at the folder `home` and at the boundary of the file system."""
+    its parents. The search stops at the home directory, `home`, and at the boundary of the file system."""
     left_out: list[Problem] = []
     try:
         path = _locate(cwd, home, left_out) if named is None else cwd / parse_path(named.raw)
@@ -99,7 +99,7 @@ def _locate(cwd: Path, home: str, left_out: list[Problem]) -> Path | None:
 
 
 def _upwards(cwd: Path, home: str) -> Iterator[Path]:
-    """Yield `cwd` and its parents, up to the home folder or the root of the file system, whichever comes first."""
+    """Yield `cwd` and its parents, up to the home directory or the root of the file system, whichever comes first."""
     end = _identity(Path(home)) if home else None
     device = None
     for folder in (cwd, *cwd.parents):

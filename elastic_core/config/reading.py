@@ -219,8 +219,8 @@ def _places(found: Mapping[str, RawValue]) -> dict[str, str]:
 def settings_from(values: Mapping[str, object], backend_named: BackendNamed = lambda _: None) -> Settings:
     """Create settings from Python values, which are parsed, checked and resolved like those from any other source.
 
-    A value may be typed, a string such as `nnodes="1:4"`, or a `RawValue` with an origin. All other settings have their
-    default values.
+    A value may already be typed, a string such as `nnodes="1:4"`, or a `RawValue` with an origin. Settings without a
+    value have their defaults.
 
     Raises:
         ConfigurationError: lists every problem. Unless the value is a `RawValue`, its origin is the setting's name.

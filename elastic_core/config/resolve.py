@@ -37,8 +37,8 @@ def resolve(
 ) -> tuple[Settings, dict[str, str]]:
     """Fill in unset settings from a scheduler's variables in `environ`, the backend's defaults, and other settings.
 
-    The result always has a backend. It also has a run id, unless the user has not set one for a multi-node job; `rules`
-    reports that case. `new_run_id` is called only for a single node.
+    The result always has a backend. It has a run id, too, except for a multi-node job for which the user has not set
+    one; `rules` reports that case. `new_run_id` is called only for a single node.
 
     Raises:
         PluginError: the backend's `defaults` are invalid.

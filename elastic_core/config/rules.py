@@ -1,5 +1,5 @@
-"""Checks that are made before a run starts: whether the settings violate a rule that involves several of them, and
-whether the script exists.
+"""Checks before a run starts: whether the settings obey the rules that involve several of them, and whether the script
+exists.
 
 The bounds of a single value are checked by its parser.
 """
@@ -42,7 +42,7 @@ def broken_rules(
 
 def _rules(settings: Settings, needs_id: bool) -> Iterator[tuple[str, set[str], bool, str]]:
     """For each rule, yield the flag to report, the settings it depends on, whether it holds, and the error message.
-    `needs_id` states whether a missing run id is an error, which depends on the backend's defaults."""
+    `needs_id` is false for an unknown backend, whose defaults might include a run id."""
     nnodes, several = settings.nnodes, settings.nnodes.max > 1
     yield (
         "--module",

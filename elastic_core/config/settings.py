@@ -155,7 +155,7 @@ class Settings:
         torchrun=False,
     )
     max_restarts: int = setting(
-        0, _count, "workers", "how often to restart failed workers; membership changes do not use up a restart", "N"
+        0, _count, "workers", "maximum number of restarts after failures; membership changes do not count", "N"
     )
     role: str = setting("default", parse_text, "workers", "the workers' role name", "NAME")
     module: bool = setting(
@@ -317,8 +317,8 @@ class Settings:
         ("log", "cpu", "beat"),
         some_of("log", "cpu", "beat"),
         "watching",
-        "signs of progress: output (log), CPU time (cpu; ignored once a worker writes or beats regularly), and calls"
-        " of elastic_core.watchdog.beat() (beat)",
+        "signs of progress: output (log), CPU time (cpu; ignored once a worker regularly writes output or calls beat),"
+        " and calls to elastic_core.watchdog.beat() (beat)",
         "log,cpu,beat",
         torchrun=False,
     )
@@ -399,7 +399,8 @@ class Settings:
         None,
         parse_path,
         "configuration",
-        "config file; by default the nearest elastic.toml or pyproject.toml with [tool.elastic], here or in a parent",
+        "config file; by default the nearest elastic.toml or pyproject.toml with [tool.elastic], in the current"
+        " directory or a parent",
         "FILE",
         torchrun=False,
     )

@@ -76,7 +76,7 @@ class StreamMap:
 
 
 def is_secret(option: str, declared: Collection[str] = ()) -> bool:
-    """Return whether the option's value is a secret. `declared` holds names in lower case and with underscores."""
+    """Return whether the option's value is a secret. `declared` contains names in lower case with underscores."""
     name = option.strip().replace("-", "_").lower()
     return name in _SECRETS or name in declared
 

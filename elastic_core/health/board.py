@@ -57,10 +57,10 @@ class StatusBoard:
         """Connect the board to the agent.
 
         Args:
-            loop_alive_at: returns when the agent's loop last completed an iteration.
+            loop_alive_at: returns the time at which the agent's loop last completed an iteration.
             faults: the `fault` method of each watchdog (see `interfaces.watchdog.Watchdog.fault`).
             template_pid: returns the process id of the worker starter's template process.
-            not_signed: returns the number of places at which the rendezvous has found values without a valid signature.
+            not_signed: returns how many values without a valid signature the rendezvous has found.
             on_recovered: called in the agent's thread with each recovery.
         """
         self._loop_alive_at = loop_alive_at
@@ -98,7 +98,7 @@ class StatusBoard:
 
     def __call__(self, fact: Fact) -> None:
         if isinstance(fact, Recovered):
-            return  # this board has reported it
+            return  # this board itself has reported the recovery
         now = self._clock.timestamp()
         status, parts = after(self._status, fact, now), None
         if isinstance(fact, PhaseChanged):

@@ -109,7 +109,7 @@ def _phase_changed(status: AgentStatus, fact: PhaseChanged, now: float) -> Agent
 
 
 def recovered(status: AgentStatus, parts: Parts, now: float) -> AgentStatus:
-    """Return the status after the last round has replaced the one before it."""
+    """Return the status with a record of the recovery in which the last round replaced the one before it."""
     before = status.rounds[-2] if len(status.rounds) > 1 else None
     cause, reason = (before.cause, before.ended_because) if before else ("", "")
     recovery = Recovery(status.round, cause, reason, now, *parts)
@@ -154,8 +154,8 @@ class RecoveryMarks:
     start: Instant | None = None
 
     def after(self, fact: PhaseChanged) -> RecoveryMarks:
-        """Return the marks after a phase change. A phase begins when it is first reported. If the node leaves or
-        finishes, all marks are cleared."""
+        """Return the marks after a phase change. A phase begins when it is first reported. When the workers run again,
+        or the node leaves or finishes, all marks are cleared."""
         if fact.phase is AgentPhase.STOPPING and self.stop is None:
             sign = fact.at if fact.sign is None else min(fact.sign, fact.at)
             return RecoveryMarks(sign, fact.at)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.health import HealthCheck
 
 FRESH: Duration = 60.0
-"""How many seconds old a check's result must be before a running job repeats the check."""
+"""The minimum number of seconds between two starts of the same check in a running job."""
 
 
 def result_of(check: HealthCheck, call: BackgroundCall[object], patience: Duration) -> CheckResult:
@@ -26,7 +26,7 @@ def result_of(check: HealthCheck, call: BackgroundCall[object], patience: Durati
         found = call.result(patience)
     except CallTimeout:
         message = f"no answer within {check.timeout:g} s"
-        return CheckResult(CheckLevel.FAILURE, message, "inspect the service or device that it checks")
+        return CheckResult(CheckLevel.FAILURE, message, "inspect the service or device that is checked")
     except ConfigurationError as error:
         message, _, remedy = error.problems[0].message.partition("; ")
         return CheckResult(CheckLevel.FAILURE, message, remedy)

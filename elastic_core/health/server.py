@@ -1,5 +1,5 @@
-"""Liveness and readiness probes with Kubernetes semantics. For programs with their own agent, there are health check
-servers with torch's names, which use the installed endpoint `http`.
+"""Liveness and readiness probes with Kubernetes semantics. Programs with their own agent can use the health check
+server with torch's names, which is based on the installed endpoint `http`.
 
 If the liveness probe fails, the process should be killed and restarted. An agent is therefore also considered alive
 while its job waits or restarts, and after its job has failed. It is not alive if its loop is stuck, or if its watchdog
@@ -57,8 +57,8 @@ class HealthCheckServer(health.HealthCheckServer):
     """Serves health checks for a program. Subclasses may override `start` and `stop`.
 
     Args:
-        alive_callback: returns when the program was last known to be alive, in seconds since the epoch. Called from
-            other threads.
+        alive_callback: returns the time at which the program was last known to be alive, in seconds since the epoch.
+            Called from other threads.
         port: the port to listen on.
         timeout: the program is considered stuck if the returned time is more than this many seconds ago.
     """

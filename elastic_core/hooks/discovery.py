@@ -1,4 +1,4 @@
-"""Finds installed plugins without importing them, and reads which names the user has blocked or allowed."""
+"""Finds installed plugins without importing them, and reads the user's lists of blocked and allowed names."""
 
 from __future__ import annotations
 

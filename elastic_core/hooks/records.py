@@ -115,7 +115,7 @@ class StoreRecord(Record):
 
     Args:
         factory: called for every connection, from several threads. Each connection is used by only one thread at a
-            time. If the connection has a `close` method, the core calls it at the end.
+            time. If the connection has a `close` method, the core calls it when the connection is no longer needed.
         shared: whether other processes can reach the same store. If not, the core does not provide a backend.
         defaults, problems, hosts_of: as in `RendezvousBackendRecord`, for the backend that the core provides.
     """
@@ -150,8 +150,8 @@ class WorkerStarterRecord(Record):
         factory: also receives the `Work` that the workers run. It is called once per agent, and raises
             ConfigurationError if this starter does not support such work.
         forks: whether the starter forks the agent's process, which some store clients do not survive.
-        explain: receives the same arguments, and returns information for `elastic explain` as a mapping of names to
-            JSON values. If there is none, it returns None or an empty mapping.
+        explain: receives the factory's arguments, and returns information for `elastic explain` as a mapping of names
+            to JSON values. Without information, it returns None or an empty mapping.
     """
 
     factory: Callable[[Context, Work], Starter]
@@ -190,8 +190,8 @@ class HealthCheckRecord(Record):
 
     Args:
         factory: runs the check and returns its result. The context contains the options that the plugin adds.
-        timeout: seconds after which the check has failed.
-        when: the moments at which the check runs; if empty, it runs at all of them.
+        timeout: seconds after which the check is considered failed.
+        when: the moments at which the check runs; if empty, it runs at all moments.
     """
 
     factory: Callable[[Context], CheckResult]

@@ -6,8 +6,8 @@ errors, which are recognized by class name and replaced with elastic-core's.
 
 By default, torch's dynamic handler hosts a single store and gives it to the workers of every round. Workers would then
 find the addresses of dead peers in the store, and after rank 0 fails or a node joins, the members would get different
-addresses for it. The handler reads the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE in each call. While the variable is
-set, rank 0 instead gives all members of a round the same address, with a new port."""
+addresses for the store. The handler reads the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE in each call. While the
+variable is set, rank 0 instead gives all members of a round the same address, with a new port."""
 
 from __future__ import annotations
 

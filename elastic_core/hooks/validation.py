@@ -50,7 +50,7 @@ def _hook_problems(plugin: object, pluggy_manager: pluggy.PluginManager, known: 
 
 
 def checked(hook: str, returned: Any, expected: type[T]) -> list[T]:
-    """Return a registration hook's result as a list. Raises InvalidPlugin unless it holds valid records of one kind."""
+    """Return a registration hook's result as a list. Raises InvalidPlugin for any other result or an invalid item."""
     if not isinstance(returned, (list, tuple)):
         raise InvalidPlugin(f"{hook} returned {_named(returned)}, expected a list of {expected.__name__}")
     for item in returned:
