@@ -37,7 +37,7 @@ def agree(
 
     Args:
         store: the round's store, which is not used if there is only one rank.
-        ranks: the group ranks of the participating nodes, in the same order on every node. The first gathers the steps.
+        ranks: the group ranks of the participating nodes, the same on every node. The first node gathers the steps.
         highest: the highest step that a worker of this node has announced, or -1 if none has. In that case, there is no
             common step, and the node does not wait for the others.
         multiple: the returned step must be a multiple of this number.

@@ -91,9 +91,9 @@ class EventQueue:
         self._put(partial(self._expired.append, expiry))
 
     def wait(self, fds: Collection[int], *until: Instant | None) -> Collection[int]:
-        """Block until an event arrives, one of `fds` becomes readable, or the earliest instant in `until` is reached,
-        but for at most an hour. Values of None in `until` are ignored. The method may also return early without any of
-        these. Returns the readable descriptors.
+        """Block until an event arrives, one of `fds` becomes readable, the earliest instant in `until` is reached, or
+        an hour has passed. The method may also return earlier. Values of None in `until` are ignored. Returns the
+        readable descriptors.
 
         Raises:
             RuntimeError: the queue is closed.
@@ -121,7 +121,8 @@ class EventQueue:
         return expired
 
     def alive_at(self) -> float:
-        """Return the time of the last event handling in seconds since the epoch, or the current time during a wait."""
+        """Return the time at which the agent last handled events, in seconds since the epoch, or the current time while
+        the agent waits."""
         return self._clock.timestamp() if self._waiting else self._waited_at
 
     def close(self) -> None:

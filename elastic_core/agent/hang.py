@@ -103,7 +103,7 @@ class HangTable:
     def look(self, samples: Sequence[WorkerSample], now: Instant) -> tuple[HangTable, Expiry | None]:
         """Return the table after a check of the running workers, and the hung worker, if any. When one worker hangs,
         others stall because they wait for it. The worker that stopped making progress first is therefore reported as
-        hung. If several stopped between the same two checks, it is the one that had used the least CPU time before."""
+        hung. If several stopped between the same two checks, the one that had used the least CPU time is reported."""
         rows = {sample.local_rank: self._row(sample, now) for sample in samples}
         hung = [row for row in rows.values() if now >= self._end(row)]
         first = min(hung, key=lambda row: (row.moved_at, row.effort, row.sample.local_rank), default=None)

@@ -118,7 +118,7 @@ class Link:
         return (self._rounds.unfinished() if self._rounds else None) or range(size)
 
     def report_stop(self, stop: StopStatus) -> None:
-        """Report which workers have saved to observers of the job."""
+        """Report the status of a stop to the job's observers."""
         if self._rounds:
             self._rounds.report_stop(stop)
 

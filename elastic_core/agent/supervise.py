@@ -189,7 +189,7 @@ def await_others(
     if now < until:
         return Decision((), _DONE, budget)
     if hosts_store:
-        return Decision((), "this process hosts the store for other nodes, whose workers still run", budget)
+        return Decision((), "this process hosts the store for other nodes, whose workers are still running", budget)
     reason = f"{_DONE}; other nodes' workers did not finish in time (exit barrier)"
     return Decision((Order.DEPART, Order.RETIRE), reason, budget)
 

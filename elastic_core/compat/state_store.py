@@ -42,7 +42,7 @@ class StateStore:
     for a key from another process, it polls the state. The pauses between polls grow from 0.02 s to 1 s.
 
     Args:
-        backend: a client for a state that is written only through this store, for example because it has a separate job
+        backend: a client for a state that is written only through this store, for example because it has its own job
             id. If the backend's `set_state` does not return the stored state, concurrent `add` calls may count twice.
         timeout: how long `get` and `wait` wait for a key.
 

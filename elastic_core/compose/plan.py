@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _ALONE = "local"  # the backend of single-node jobs
 _HEALTH_TIMEOUT = 30.0  # seconds without an iteration of its loop after which the agent is reported as stuck
-_HELPED = (ElasticError, OSError)  # a plugin's errors that are shown without naming the plugin: they contain advice
+_HELPED = (ElasticError, OSError)  # a plugin's errors of these types contain advice, and are shown unchanged
 
 
 def selections(settings: Settings, origins: Mapping[str, str]) -> Iterator[Selection]:

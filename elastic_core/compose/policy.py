@@ -71,8 +71,8 @@ def group_policy(
     stack: contextlib.ExitStack,
     logs_specs: LogsSpecs | None = None,
 ) -> GroupPolicy:
-    """Return the policy for all workers of this node. When `stack` is closed, a temporary log folder is removed.
-    `logs_specs` overrides the settings for log files."""
+    """Return the policy for all workers of this node. When `stack` is closed, a temporary log folder is removed
+    if it is empty. `logs_specs` overrides the settings for log files."""
     log_dir = None if logs_specs else _log_dir(settings, stack)
     progress = frozenset(settings.hang_progress if settings.hang_timeout else ())
     output = OutputPolicy(

@@ -54,7 +54,7 @@ def _is_of_service(name: str, environ: Mapping[str, str]) -> bool:
 
 
 def from_torchrun(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> dict[str, RawValue]:
-    """Return the settings from torchrun's special variables, whose names do not derive from a flag."""
+    """Return the settings from torchrun's special variables, whose names are not derived from flags."""
     found = {}
     for spec in specs.values():
         for name, meaning in spec.also_reads.items():

@@ -27,7 +27,7 @@ _OF_BACKENDS = {name for name, spec in SPECS.items() if spec.group in ("nodes", 
 def broken_rules(
     settings: Settings, unreadable: Collection[str], places: Mapping[str, str], record: RendezvousBackendRecord | None
 ) -> list[Problem]:
-    """Return a problem for each violated rule, and the problems that the backend reports. Rules about an `unreadable`
+    """Return one problem for each violated rule, and the problems that the backend reports. Rules about an `unreadable`
     setting are skipped, because they would check the setting's default. `places` contains the origin of each value that
     is not a default, by flag."""
     broken = [

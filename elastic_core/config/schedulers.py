@@ -4,8 +4,7 @@ an Indexed Job.
 These variables override the defaults, but not a config file. They are used only if they are certain to describe this
 job, because a user who types a command on the first node of a four-node allocation may want a single-node job. srun
 sets variables about the step in each of its tasks, and only a multi-node step makes a multi-node job. Ambiguous
-variables are ignored or, if the user may have meant a different job from the one that would start, reported as an
-error.
+variables are ignored, or reported as an error if the user may have meant a different job from the one that would start.
 """
 
 from __future__ import annotations
@@ -76,9 +75,7 @@ def scheduler_problems(
     if step is None or step.nodes == 1:
         return []
     if origins["nnodes"] == _NODES and any(problem.origin == "--rdzv-endpoint" for problem in others):
-        return [
-            Problem(_NODES, f"srun runs this on {step.nodes} nodes; for a separate job on each node, set --nnodes=1")
-        ]
+        return [Problem(_NODES, f"srun uses {step.nodes} nodes; for a separate job on each node, set --nnodes=1")]
     return [_ambiguous(step)] if origins["nnodes"] == DEFAULT else []
 
 
@@ -87,7 +84,7 @@ def _ambiguous(step: _Step) -> Problem:
         message = "a heterogeneous job, whose components are separate steps, requires --nnodes and --rdzv-id"
         return Problem(_HETEROGENEOUS, message)
     message = (
-        f"expected one agent on each of the {step.nodes} nodes, found {step.agents} tasks; start it with"
+        f"expected one task on each of the {step.nodes} nodes, found {step.agents} tasks; start the job with"
         f" srun --ntasks={step.nodes} --ntasks-per-node=1, or set --nnodes={step.agents} to run one agent per task"
     )
     return Problem(_TASKS, message)
@@ -129,7 +126,9 @@ def _of_allocation(environ: Mapping[str, str]) -> Changes:
     nodes = _count(environ, "SLURM_JOB_NUM_NODES") or _count(environ, "SLURM_NNODES")
     if nodes is None or nodes == 1 or not environ.get("SLURM_JOB_ID"):
         return {}
-    return {"nnodes": (NodeRange(1, 1), f"default; srun did not start this on the {nodes} nodes of the allocation")}
+    return {
+        "nnodes": (NodeRange(1, 1), f"default; srun did not start the agent on the {nodes} nodes of the allocation")
+    }
 
 
 def _of_indexed_job(settings: Settings, environ: Mapping[str, str]) -> Changes:

@@ -88,7 +88,7 @@ class RawValue:
 
 @dataclass
 class Findings:
-    """What a source contains: values by setting, problems with the source itself, the config file if one was read, that
+    """The contents of a source: values by setting, problems with the source itself, the config file (if any), that
     file's options by backend (only those of the selected backend are used), and the files and variables that were
     ignored."""
 

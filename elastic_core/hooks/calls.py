@@ -176,7 +176,7 @@ def _pass_on(
                 raise InvalidPlugin(f"expected a Notice or None, found {notice!r}")
             receive(name, notice)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's error must not end the job
-        reason = f"raised {described_error(error)}; it is no longer watched"
+        reason = f"raised {described_error(error)}; the source is no longer watched"
         _log.warning("plugin failed", part=f"notice source {name}", reason=reason, exc_info=error)
 
 

@@ -35,7 +35,7 @@ def type_options(
         origin: the source of `raw`, for messages.
 
     Returns:
-        The value or the default of every declared option without problems, and the list of problems.
+        The value or the default of every declared option that is valid, and all problems.
     """
     if options is None:
         return dict(raw), ()

@@ -248,7 +248,7 @@ def _unknown(
     yield from (f"failed to load: {failure}" for failure in failures)
     yield from (f"blocked by {by}: {source.described}" for source, by in blocked.items())
     if home := to_install(kind, name, failures, blocked):
-        yield f"to get it: pip install {home}"
+        yield f"to install it: pip install {home}"
 
 
 def to_install(kind: RecordKind, name: str, failures: Sequence[Failure], blocked: Iterable[Source]) -> str | None:

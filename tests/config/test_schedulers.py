@@ -75,7 +75,7 @@ def test_command_without_srun_runs_on_one_node(config_reader, environ, line):
     reading = config_reader.read(line, environ)
     assert (reading.settings.nnodes, reading.settings.node_rank) == (NodeRange(1, 1), None)
     assert reading.settings.rdzv_id == "made-up"
-    assert reading.origins["nnodes"] == "default; srun did not start this on the 4 nodes of the allocation"
+    assert reading.origins["nnodes"] == "default; srun did not start the agent on the 4 nodes of the allocation"
 
 
 @pytest.mark.parametrize("tasks", [1, 8])

@@ -182,7 +182,7 @@ def test_unknown_name_lists_alternatives(install_plugin, backend_source):
 )
 def test_known_name_comes_with_pip_install(kind, name, distribution):
     lines = refusal(load(), name, kind).message.splitlines()
-    assert lines[-1].strip() == f"to get it: pip install {distribution}"
+    assert lines[-1].strip() == f"to install it: pip install {distribution}"
     assert lines[1].strip() == "installed: none"
 
 

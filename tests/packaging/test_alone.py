@@ -77,4 +77,4 @@ def test_config_file_selects_etcd_or_reports_it_missing(environment, checkout, e
     environment.pip("uninstall", "--yes", "elastic-etcd")
     printed = environment.run("elastic", "run", "train.py", cwd=job, code=2)
     assert "no rendezvous backend named 'etcd' is installed" in printed
-    assert "to get it: pip install elastic-etcd\n" in printed
+    assert "to install it: pip install elastic-etcd\n" in printed
