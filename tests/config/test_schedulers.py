@@ -169,7 +169,7 @@ class TestAmbiguousStep:
     def test_missing_endpoint_advice_mentions_the_step(self, config_reader):
         problems = config_reader.problems("train.py", step())
         assert set(problems) == {"--rdzv-endpoint", "SLURM_STEP_NUM_NODES"}
-        assert "on 4 nodes" in problems["SLURM_STEP_NUM_NODES"]
+        assert "4 nodes" in problems["SLURM_STEP_NUM_NODES"]
         assert "--nnodes=1" in problems["SLURM_STEP_NUM_NODES"]
         assert config_reader.read("--nnodes 1 train.py", step()).settings.rdzv_backend == "local"
 
