@@ -6,9 +6,9 @@ answer, and a shutdown ends all operations immediately. The socket's descriptor 
 another version of torch omits it, the socket cannot be found, and each wait is split into short ones instead.
 
 A hung constructor (see `connector.StoreDialer`) holds a thread and a socket with an unknown descriptor. If the thread
-returns from C++ while the interpreter shuts down, the process aborts with SIGABRT. To end the thread, its socket has to
-be identified. It is the socket that is connected to the store's port, is not known here, and has not received any data,
-unlike the sockets of finished constructors.
+returns from C++ while the interpreter shuts down, the process aborts with SIGABRT. The thread can be ended only through
+its socket. `cut_unanswered` recognizes it because it is connected to the store's port, is not in `_known`, and, unlike
+the sockets of finished constructors, has not received any data.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _DESCRIPTOR = re.compile(r"SocketImpl\(fd=(\d+)")
 _ASKING = Backoff(first=0.005, longest=0.1, factor=1.5)  # pauses between polls, for stores whose `wait` must not block
-_ACK_AGE, _RECEIVED, _INFO = 56, 128, 136  # offsets of tcpi_last_ack_recv and tcpi_bytes_received in tcp_info; its size
+_ACK_AGE, _RECEIVED, _INFO = 56, 128, 136  # in Linux's tcp_info: offsets of two fields, and the size
 _SILENCE = 5.0  # seconds without an answer after which reconnecting is faster than waiting for a retransmission
 _FRESH = 3000  # milliseconds since the last packet from the peer; keepalive probes are sent every second
 _known: WeakValueDictionary[int, socket.socket] = WeakValueDictionary()
@@ -79,8 +79,8 @@ class TorchConnection(StoreConnection):
 
     def bound(self, seconds: Duration, watched: bool = True) -> None:
         """Limit the duration of each operation except `wait`. After a timeout, the connection is out of sync and must
-        be closed. The kernel also closes it if the peer's machine does not answer for a few seconds. If `watched` is
-        True, it sends keepalive probes every second."""
+        be closed. The kernel also closes the connection if the peer's machine does not answer for a few seconds. If
+        `watched` is True, the kernel sends keepalive probes every second."""
         if self.socket is not None:
             limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -93,8 +93,8 @@ class TorchConnection(StoreConnection):
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence)
 
     def machine_answers(self) -> bool:
-        """Return whether the peer's machine has answered within the last few seconds. If so, the store and not the
-        network causes an outage. Thread-safe."""
+        """Return whether the peer's machine has answered within the last few seconds. If it has, the store and not the
+        network is the cause of an outage. Thread-safe."""
         try:
             return self.socket is not None and _number(self.socket, "=I", _ACK_AGE) < _FRESH
         except OSError:
@@ -130,7 +130,7 @@ def socket_of(store: Store, port: int) -> socket.socket | None:
 
 
 def cut_unanswered(port: int) -> None:
-    """Shut down all sockets connected to `port`, on any host, that are unknown here and have not received any data."""
+    """Shut down all sockets connected to `port` on any host, if they are not in `_known` and have received no data."""
     for handle in _open_sockets():
         with contextlib.suppress(OSError):  # not connected, or closed in the meantime
             known = os.fstat(handle.fileno()).st_ino in _known

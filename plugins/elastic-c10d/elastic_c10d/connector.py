@@ -90,9 +90,9 @@ class _Stuck:
 
 
 class StoreDialer:
-    """Creates TCPStore clients. torch's constructor waits forever for a listener that does not answer, so each one runs
-    in a separate thread, unless the caller may wait indefinitely. If a constructor is stuck, the next call for the same
-    address waits for it instead of starting another one.
+    """Creates TCPStore clients. torch's constructor waits forever for a listener that does not answer, so each
+    constructor runs in a separate thread, unless the caller may wait indefinitely. If a constructor is stuck, the next
+    call for the same address waits for this constructor instead of starting another one.
 
     Args:
         read_timeout: seconds after which an unanswered operation fails.
@@ -152,7 +152,7 @@ class StoreDialer:
         self.stop.set()
         for attempt in tuple(self._waiting):
             attempt.interrupt()
-        with contextlib.suppress(KeyError):  # none is left; a caller may remove its own at the same time
+        with contextlib.suppress(KeyError):  # empty; a caller may remove its own entry at the same time
             while True:
                 cut_unanswered(self._stuck.popitem()[1].port)
         for port in tuple(self._called):

@@ -5,8 +5,8 @@ the address is not local. The nonce is read through the endpoint, because the en
 is the case if the address is translated, or if the name has several addresses.
 
 If the name has addresses of several machines, each of these machines could try its own address first. In that case,
-only the machine with the first address, in an order that is the same everywhere, may host the store, and only if no
-other machine hosts it. If the endpoint has several hosts, a new store starts at the first host, and only if no other
+only the machine whose address comes first in an order common to all nodes may host the store, and only if no other
+machine already hosts it. If the endpoint has several hosts, a new store starts at the first host, and only if no other
 host answers.
 
 If a store hosted by an agent is lost, any agent that can bind the same address, and is therefore on the same machine,
@@ -120,8 +120,8 @@ class HostElection:
         return self._server is not None and self._server.num_keys() > 1
 
     def offer(self, places: Sequence[Sequence[Address]]) -> str | None:
-        """Start a server if this node should host the store. If it should not, returns the reason if that is worth
-        reporting.
+        """Start a server if this node should host the store. Otherwise, returns the reason, or None if the reason is
+        not worth reporting.
 
         Args:
             places: the addresses of each of the endpoint's hosts; empty for an unknown name.
@@ -161,10 +161,10 @@ class HostElection:
         return True
 
     def offer_replacement(self, places: Sequence[Sequence[Address]], answers: list[str]) -> bool:
-        """Host a new store if the lost one was hosted by an agent on another machine that is still running, and if
-        `offer` would have chosen this node at the first contact. Otherwise, there might be no store: new nodes leave
-        hosting to the endpoint's first host, whose node may have joined while the store was elsewhere. Returns whether
-        a server was started. Messages worth reporting are added to `answers`."""
+        """Host a new store in place of a lost one, if an agent on another machine that still runs hosted it and `offer`
+        would have chosen this node at the first contact. Without this method, no node might host a store: new nodes
+        leave hosting to the endpoint's first host, whose node may have joined while the store was elsewhere. Returns
+        whether a server was started. Messages worth reporting are added to `answers`."""
         if not self._was_free_to_choose or not self._by_agent or self.here or not any(places):
             return False
         self._is_host = None
@@ -173,9 +173,9 @@ class HostElection:
         return self.here
 
     def take_over(self, host: str) -> Endpoint | None:
-        """Start a server for a store that another node hands over, at the endpoint's port or, if that is in use,
-        another one. `host` is the address at which other nodes reach this machine. Returns the server's address, or
-        None if this node must not or cannot host the store."""
+        """Start a server for a store that another node hands over. The server uses the endpoint's port or, if that port
+        is in use, another one. `host` is the address at which other nodes reach this machine. Returns the server's
+        address, or None if this node must not or cannot host the store."""
         if not self._was_free_to_choose or self._stopped:
             return None
         for port in (self._endpoint.port, 0):

@@ -52,8 +52,8 @@ _ROOM = 65_536
 
 
 def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
-    """Return a socket that listens on the endpoint's port. If the endpoint is a loopback address and is not open, it
-    listens only there. Otherwise, it listens on all addresses, because a machine's own name often resolves to
+    """Return a socket that listens on the endpoint's port. If the endpoint is a loopback address and is not open, the
+    socket listens only there. Otherwise, it listens on all addresses, because a machine's own name often resolves to
     127.0.1.1, which other machines cannot reach. Raises OSError, with errno EADDRINUSE if the port is in use."""
     if endpoint.is_loopback:
         own = min(addresses, key=lambda address: address.family != socket.AF_INET)
@@ -65,7 +65,7 @@ def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
 
 def _listening(sock: socket.socket) -> socket.socket:
     try:
-        sock.listen(BACKLOG)  # with SO_REUSEADDR, two sockets can be bound, but only one can listen
+        sock.listen(BACKLOG)  # with SO_REUSEADDR, two sockets can bind a port, but only one can listen
     except OSError:
         sock.close()
         raise
@@ -79,9 +79,9 @@ def start_server(sock: socket.socket) -> Store:
 
 
 def allow_connections(nodes: int) -> int:
-    """Raise this process's limit on open files so that it suffices for `nodes` nodes and, if the hard limit allows, for
-    other clients, which could otherwise use up the agent's files. Logs the change if the nodes need it. Returns the
-    maximum number of connections: half of the limit, but at least the number that the nodes need."""
+    """Raise this process's limit on open files to allow connections from `nodes` nodes. If the hard limit permits, also
+    allow for other clients, which could otherwise use up the agent's files. Logs the change if the nodes need it.
+    Returns the maximum number of connections: half of the limit, but at least the number that the nodes need."""
     of_nodes = nodes * _CONNECTIONS_PER_NODE
     needed = of_nodes + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -173,7 +173,7 @@ class OverloadWatch:
             os.close(self._spare.pop())
             return self._is_too_much()
         except (IndexError, OSError):
-            return True  # another client has used up that one, too
+            return True  # another client has used the spare descriptor as well
 
     def _is_too_much(self) -> bool:
         """Return whether the server exceeds a limit. Raises OSError if that cannot be determined."""

@@ -47,7 +47,7 @@ def defaults(settings: Settings) -> Mapping[str, tuple[Any, str]]:
         "rdzv_id": (RUN_ID, "the static backend needs none"),
         "node_rank": (rank, why),
     }
-    if settings.nnodes.max > 1:  # so that two nodes with the same rank are detected because they have the same name
+    if settings.nnodes.max > 1:  # two nodes with the same rank get the same name, and are detected
         found["node_id"] = (f"rank{rank}", "the rank")
     return found
 

@@ -84,7 +84,7 @@ class TcpConnector:
         self._main: Callable[[], TorchConnection | None] = lambda: None  # weak, because its user owns it
         self._machine_answers = False
         self._refused: set[Address] = set()
-        self._used_from: Instant | None = None  # when to begin using this node's new store, which replaces a lost one
+        self._used_from: Instant | None = None  # when this node may begin to use the new store that it has started
         self._good: Address | None = None
         self._local = ""
         self._careful = False
@@ -106,7 +106,7 @@ class TcpConnector:
 
     @property
     def grace(self) -> Duration:
-        """The grace time, or zero if the store's machine does not answer, because this one may be disconnected."""
+        """The grace time; zero if the store's machine does not answer, because this node may be disconnected."""
         main = self._main()
         answers = self._machine_answers or (main is not None and main.machine_answers())
         return self._grace if answers or self.hosts else 0.0
@@ -175,8 +175,8 @@ class TcpConnector:
         return [resolved(one, self._resolve) for one in self._endpoint.each]
 
     def _connect_aside(self, address: Address) -> TorchConnection:
-        """Open an additional connection to the main connection's address. Only the first one needs no probe and no
-        thread. Later ones replace a lost connection, and the store may be lost as well."""
+        """Open an additional connection to the main connection's address. The first one needs neither a probe nor a
+        thread. Later ones do, because they replace a lost connection, and the store may be lost as well."""
         careful, self._careful = self._careful, True
         fault = try_connect(address, min(_PROBE, self._connect_timeout))[0] if careful else ""
         if fault:
@@ -189,9 +189,9 @@ class TcpConnector:
         If the lost store was hosted by an agent on this machine, this node tries to host it immediately, because
         workers keep running only for the grace time. If the store was on another machine, and that machine refuses
         connections, either the store's process has ended or the store has moved while this node was disconnected. In
-        that case, this node starts a new store. Before it uses the new store, it waits for as long as a living host
-        would need to write a pointer to the store that has moved. It uses the new store earlier if other nodes have
-        connected to it, because those nodes would otherwise consider this node lost.
+        that case, this node starts a new store. Before using the new store, this node waits for as long as a living
+        host would need to write a pointer to the moved store. The wait ends early if other nodes have connected to the
+        new store, because they would otherwise consider this node lost.
         """
         answers: list[str] = []
         if self._used_from is not None:

@@ -2,7 +2,7 @@
 connects on first use.
 
 torch's sockets write a stack trace to stderr for every refused connection and every wait that times out. These traces
-are suppressed, because torch also raises the errors, and we report them. torch reads its log level when it is imported.
+are suppressed, because torch also raises the errors, which we report. torch reads its log level when it is imported.
 """
 
 from __future__ import annotations

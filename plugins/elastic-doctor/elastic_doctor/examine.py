@@ -68,7 +68,7 @@ def examined(
     order = list(Check)
     findings = sorted(examination.findings(), key=lambda finding: order.index(finding.check))
     if any(finding.check is Check.BACKEND and finding.level is Level.FAULT for finding in findings):
-        # A finding that the backend is installed would contradict the fault.
+        # The finding that the backend is installed would contradict this fault.
         findings = [item for item in findings if item.check is not Check.BACKEND or item.level is not Level.OK]
     answered = any(finding.check is Check.RUN_ID for finding in findings)
     listened = any(finding.check is Check.CONNECTION and finding.level is Level.OK for finding in findings)
@@ -186,8 +186,8 @@ class _Examination:
 
     @contextlib.contextmanager
     def _served(self, record: RendezvousBackendRecord, around: NetworkFindings) -> Iterator[bool]:
-        """While the context is open, host the store for the peers, if no server is running and this machine would host
-        the store in a run."""
+        """While the context is open, host the store for the peers. Do nothing if a server is already running, or if
+        this machine may not host the store."""
         server = None
         if self.options.peers and not around.is_served and around.may_host and record.serve is not None:
             server = record.serve(self.settings.rdzv_endpoint, self.nodes)

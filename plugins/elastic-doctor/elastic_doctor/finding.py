@@ -58,7 +58,7 @@ class Check(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: `told` is what was observed, and `advice` the remedy, or empty if none is needed."""
+    """The result of one check: `told` is the observation. `advice` is the remedy, and is empty if none is needed."""
 
     level: Level
     check: Check

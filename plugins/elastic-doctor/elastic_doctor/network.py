@@ -99,7 +99,7 @@ def places_of(settings: Settings, record: RendezvousBackendRecord | None) -> tup
 
 @dataclass(frozen=True)
 class Address(sockets.Address):
-    """One address of a place. `local` is whether it is an address of this machine."""
+    """One address of a place. `local` is whether the address belongs to this machine."""
 
     local: bool = False
 
@@ -157,7 +157,7 @@ def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sock
 def looked_up_backwards(
     host: str, limit: Duration, clock: Clock, reverse: Reverse = socket.getnameinfo
 ) -> ReverseLookup:
-    """Look up the name of an address within `limit` seconds, as torch's store does for every connection."""
+    """Look up the name of an address, as torch's store does for every connection, within `limit` seconds."""
     begun = clock.now()
     address = ip_address(host.partition("%")[0])
     mapped = f"::ffff:{address}" if address is not None and address.version == 4 else host

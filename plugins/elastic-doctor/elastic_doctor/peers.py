@@ -35,8 +35,8 @@ _FOR_FAREWELL: Duration = 2.0
 
 
 class Stage(enum.IntEnum):
-    """A doctor's progress. It is MEETING until enough doctors are present, TOLD once its card lists the doctors that it
-    cannot reach, and LEAVING once all other doctors' cards contain such a list."""
+    """A doctor's progress. The stage is MEETING until enough doctors are present. It is TOLD once this doctor's card
+    lists the doctors that it cannot reach, and LEAVING once all other doctors' cards contain such a list."""
 
     MEETING = 0
     TOLD = 1
@@ -188,7 +188,7 @@ class Doctor:
 
 
 def cannot_reach(address: str, port: int, limit: Duration = _TO_CONNECT) -> str:
-    """Return why no connection can be made within `limit` seconds, or an empty string if one can."""
+    """Try to connect within `limit` seconds. Returns the reason for a failure, or an empty string after success."""
     try:
         BackgroundCall(lambda: socket.create_connection((address, port), limit).close()).result(limit)
     except CallTimeout:
