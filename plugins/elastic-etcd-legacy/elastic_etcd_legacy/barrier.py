@@ -191,8 +191,8 @@ class Barrier:
         return move
 
     def _call_ends(self, view: DocumentView, token: str) -> Instant | None:
-        """Return when this node's last call ends, or None if it makes no last call. The time runs from when the node
-        first sees that it makes the last call."""
+        """Return the time at which this node's last call ends, or None if this node does not make the last call. The
+        call begins when the node first sees that it makes the last call."""
         if not makes_last_call(view, token, self._settings.bounds):
             return None
         if self._call[0] != view.version:
@@ -226,7 +226,7 @@ class Barrier:
             if done.succeeded and Effect.RENEW in effects:
                 self._client.renew(view.lease)
         except EtcdLeaseGone:
-            self._leases.gone(lease)  # if not one of ours, the lease was the document's, which expired with it
+            self._leases.gone(lease)  # no effect on the document's lease, with which the document has expired
             self._cache.refresh()
             return False
         self._cache.refresh()
@@ -235,8 +235,8 @@ class Barrier:
         return done.succeeded
 
     def _remove(self, view: DocumentView) -> None:
-        """Delete an invalid value under the document's key. Overwriting it would keep its creation revision, which an
-        earlier rendezvous may have had as its version."""
+        """Delete an invalid value under the document's key. Overwriting the value would keep its creation revision,
+        which may be the version of an earlier rendezvous."""
         document = self._settings.keys.document
         unchanged = Compare(document, Field.MODIFIED, view.revision)
         self._client.transact(Transaction((unchanged,), (Delete(document),)))

@@ -1,6 +1,6 @@
 """Chooses a joining node's next move, as a pure function of the document that the node last read. Between decisions, a
-node keeps no state except for the time at which the last call began. Lost replies, failed writes and outages therefore
-need no special handling: the node reads the document again and decides again."""
+node remembers only the time at which the last call began. Lost replies, failed writes and outages therefore need no
+special handling: the node reads the document and decides again."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class DocumentView:
     Args:
         document: None if it does not exist.
         version: the revision at which the document was created, or 0 if there is no document. It identifies this
-            rendezvous among all rendezvous of the job, and grows from one to the next without a separate counter.
+            rendezvous within the job. Each new rendezvous has a higher version, so no counter is needed.
         revision: the revision of the document's last write, which compare-and-swap checks.
         lease: ID of the lease to which the document is attached.
         alive: keep-alives of this version, by rank.

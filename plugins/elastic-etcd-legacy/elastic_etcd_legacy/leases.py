@@ -60,7 +60,7 @@ class Leases:
 
     @property
     def run_if_held(self) -> int | None:
-        """The ID of the long lease, or None if it was not granted."""
+        """The ID of the long lease, or None if none has been granted."""
         return self._run.lease
 
     def gone(self, lease: int) -> None:
@@ -73,8 +73,8 @@ class Leases:
         self._alive.release()
 
     def close(self, end_run: bool) -> None:
-        """Stop renewing the leases, and revoke the short lease and, if `end_run`, also the long one. Idempotent."""
-        with self._starting:  # so that a thread that is just starting is also joined
+        """Stop renewing the leases. Revoke the short lease and, if `end_run` is True, the long one. Idempotent."""
+        with self._starting:  # a concurrent `_held` may start the thread, which must be joined as well
             self._closed = True
             thread = self._thread
         self._changed.set()

@@ -67,7 +67,7 @@ def join(before: Rendezvous | None, token: str, bounds: Bounds) -> Step:
 
 
 def end_call(before: Rendezvous | None, token: str, bounds: Bounds) -> Step:
-    """Freeze the participants at the end of the last call."""
+    """Freeze the participants when the last call is over."""
     transition, document = _allowed(before, Event.END_CALL)
     _require(caller(document, bounds) == token, "only the node that makes the last call may end it", document)
     return Step(transition, replace(document, status=Status.FROZEN))

@@ -41,8 +41,8 @@ class Event(enum.Enum):
 
 
 class Effect(enum.Enum):
-    """Side effects of a transition. They take place in the transaction that writes the document, except for `RENEW`,
-    which immediately follows it."""
+    """Side effects of a transition. `RENEW` immediately follows the transaction that writes the document. All other
+    effects are part of that transaction."""
 
     LEASE_SETUP = "the document expires after the setup timeout"
     LEASE_CALLER = "the document expires with the lease of the node that makes the last call"

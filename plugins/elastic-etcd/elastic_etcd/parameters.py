@@ -177,14 +177,14 @@ class _Reading:
             return read_secret(Path(path).expanduser()).decode()
         except UnicodeDecodeError:
             self._wrong("password_file", f"{path} is not valid UTF-8")
-        except (ValueError, RuntimeError) as error:  # RuntimeError: an unknown home folder
+        except (ValueError, RuntimeError) as error:  # RuntimeError: an unknown home directory
             self._wrong("password_file", str(error))
         return ""
 
     def expect_nobody_listens(self, endpoints: Sequence[Endpoint]) -> None:
         """Allow a password to be sent in plain text only if it stays on this machine or if the user has allowed it.
-        Among host names, only `localhost` guarantees that it stays here, because a name server could redirect any other
-        name."""
+        `localhost` is the only host name that guarantees that it stays here, because a name server could redirect any
+        other name."""
         exposed = [endpoint.address for endpoint in endpoints if not is_loopback(endpoint.host)]
         if exposed and not self._given("insecure_password"):
             risk = f"the password would be sent to {', '.join(exposed)} in plain text, which would let others read it"

@@ -90,7 +90,7 @@ class EtcdRendezvousBackend(RosterBackend):
         self._state = StateKey(client, self._keys.state, clock)
         self._version = NOTHING
         self._announced: dict[str, int] = {}
-        self._interruptions = 0  # interruptions of the round's watch when this node's entry was last known to exist
+        self._interruptions = 0  # the round watch's interruptions when our entry was last known to exist
         self._written_after = 0  # the number of losses when this node last wrote the state
         self._has_been_announced = False
         self._leads = False
@@ -196,7 +196,7 @@ class EtcdRendezvousBackend(RosterBackend):
 
     def _put_entry(self, key: str, entry: bytes) -> int | None:
         """Write this node's entry. Return the approximate number of older entries, or None if etcd holds an
-        announcement by this node that it did not know of.
+        announcement by this node of which the node did not know.
 
         A stalled member may carry out a put later, after the client has given up on it. Each put therefore names the
         entry that it replaces, so that it cannot replace a newer one.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from elastic_etcd.server.member import ServedCluster
 
 CALL: Duration = 5.0  # seconds for one operation, including all its attempts on all members
-_STORE_TTL: Duration = 24 * 3600.0  # longer than the members of a round need to find each other when it begins
+_STORE_TTL: Duration = 24 * 3600.0  # longer than the members of a new round need to find each other
 
 
 def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, Store]:
@@ -160,8 +160,8 @@ def _round_store(parameters: EtcdParameters, keys: Keys, name: str) -> Store:
     """Return the store that the members of the named round share. Its keys disappear with the job's state, or when a
     later round's store is first written to.
 
-    It is a torch store only if torch is already imported, because importing torch takes a second or two and 200 MiB of
-    memory. The client connects on first use, because hardly any agent uses the store.
+    If torch is not imported yet, the result is not a torch store, because importing torch takes a second or two and 200
+    MiB of memory. The client connects on first use, because hardly any agent uses the store.
     """
 
     def lease(client: EtcdClient) -> int:

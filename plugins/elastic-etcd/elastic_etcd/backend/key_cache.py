@@ -54,7 +54,8 @@ class KeyCache(Reflector):
             self._put(event.pair.key, event.pair if exists else None)
 
     def _wait(self, has_news: Callable[[], bool], timeout: Duration) -> bool:
-        """Wait like `wait_for`, but return True immediately if nothing has been read yet, so that the caller reads."""
+        """Wait like `wait_for`, but return True immediately if the keys have not been read yet, so that the caller
+        reads them."""
         with self._changed:
             if not self._revision:
                 return not self._closed
@@ -137,7 +138,8 @@ class RoundCache(KeyCache):
         self._reported_vacant = False
 
     def state(self) -> KeyValue | None:
-        """Return the state that the watch has reported since the last call. If there is none, read it now."""
+        """Return the state that the watch has reported since the last call. If it has reported none, read the state
+        now."""
         with self._changed:
             pushed, self._news = self._news and self._following, False
         if not pushed:

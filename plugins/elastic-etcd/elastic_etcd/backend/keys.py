@@ -31,7 +31,8 @@ _LONGEST_NAME = 4096  # bytes; a quoted character takes up to twelve
 
 
 class Keys:
-    """One job's keys, which all begin with `prefix`. Names of jobs and nodes are quoted, so no two share a key."""
+    """One job's keys, which all begin with `prefix`. Names of jobs and nodes are quoted, so no two names share a
+    key."""
 
     def __init__(self, prefix: str, run_id: str) -> None:
         self.base = f"/{prefix.strip('/')}/{quote(run_id, safe='')}/"
@@ -108,9 +109,9 @@ class StateKey:
         """Replace the state that `token` identifies. Returns the key's current value, and whether this call wrote it.
 
         The random mark at the beginning of each value distinguishes the writes of two nodes that write the same state.
-        It also shows a node that received no answer to its write that the write succeeded. `lost` is true if the store
-        was wiped or restored since the last write. In that case, the state gets a new lease, so that no old token is
-        valid by chance: etcd compares revisions and leases, but not marks.
+        A node that received no answer to its write also recognizes from the mark that the write succeeded. `lost` is
+        true if the store was wiped or restored since the last write. The state then gets a new lease. Otherwise, an old
+        token could be valid by chance, because etcd compares revisions and leases, but not marks.
         """
         value = secrets.token_hex(_MARK // 2).encode() + b":" + state
         self._lease = 0 if lost else self._lease

@@ -1,8 +1,8 @@
 """Holds one lease for as long as its holder asks for it in time.
 
 Only the server decides whether a lease has ended. The local clock only determines when to ask the server. It counts
-from the instant *before* the last renewal was sent, because the server's count began later. If this process was
-suspended or an answer came late, the lease is in doubt, and is not handed out until the server has confirmed it.
+from the instant *before* the last renewal was sent; the server's count begins later. If this process was suspended or
+an answer came late, the lease may have ended, and is not handed out until the server has confirmed it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
 
 DUE = 0.3
-"""The fraction of its time to live after which a lease is renewed. The fraction is slightly below a third, so that a
-holder that asks after every third of that time renews the lease with every call in spite of jitter."""
-ATTEMPTS = 3  # the number of consecutive answers that may come too late
+"""The fraction of its time to live after which a lease is renewed. It is slightly below a third. A holder that asks
+three times during that time therefore renews the lease with every call, in spite of jitter."""
+ATTEMPTS = 3  # the number of consecutive late answers after which a call fails
 
 
 class _Held(NamedTuple):

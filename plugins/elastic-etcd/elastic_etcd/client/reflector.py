@@ -48,9 +48,9 @@ class _Following:
     """The state of one watch thread, guarded by the reflector's lock.
 
     `call` and `on` are the thread's stream and the stream's member. `since` is when the stream was opened. `given_up`
-    is whether we have cancelled the stream, and `late` whether we did so because the watch was not established in time.
-    `listed` is whether the next stream can be opened without listing the keys first. `failures` counts the streams
-    since the last watch that was established. `renewed` is whether the token was renewed.
+    is whether we have cancelled the stream. `late` is whether the reason was that the watch was not established in
+    time. `listed` is whether the next stream can be opened without listing the keys first. `failures` counts the
+    streams since the last watch that was established. `renewed` is whether the token was renewed.
     """
 
     def __init__(self, listed: bool) -> None:
@@ -186,13 +186,14 @@ class Reflector:
         """Handle a change since the last list. That list may already contain the change."""
 
     def _before(self) -> dict[bytes, int]:
-        """Return the mod_revisions of the known keys. If a later list contains a lower one for a key, etcd has lost
+        """Return the mod_revisions of the known keys. If a later list has a lower mod_revision for a key, etcd has lost
         data, even if the list's own revision is high enough."""
         return {}
 
     def _patience(self) -> Duration:
         """Cancel a watch that its member has not set up in time. Returns how long the caller, which holds the lock, may
-        wait before the next call. Waiting callers do this, because a thread for each new watch would cost more."""
+        wait before the next call. Waiting callers use this method, because a thread for each new watch would cost
+        more."""
         stream = self._stream
         if self._following or stream is None:
             return math.inf

@@ -28,8 +28,7 @@ class Refused(Exception):
 
 
 UNUSABLE = (OSError, Refused, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
-"""The errors that a request to a server that may not be etcd can raise, and those that reading its response can
-raise."""
+"""The errors that can occur when a request is sent to a server that may not be etcd, and when its response is read."""
 
 
 def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLContext | None = None) -> Any:
@@ -66,7 +65,7 @@ def is_healthy(url: str, timeout: float = 1.0, security: ssl.SSLContext | None =
 
 class Gateway:
     """Asks members about their cluster. Unless documented otherwise, calls raise the errors in UNUSABLE. `security`
-    creates the TLS context anew for each request, because certificates may be renewed (default: plain text)."""
+    creates a new TLS context for each request, because certificates may be renewed (default: plain text)."""
 
     def __init__(self, security: Callable[[], ssl.SSLContext] | None = None) -> None:
         self._security: Callable[[], ssl.SSLContext | None] = security or (lambda: None)

@@ -240,7 +240,6 @@ class ServedCluster:
         return decide(self._cluster, own, self._gateway.look(self._others()))
 
     def _run(self, own: Place, step: Begin | Join) -> None:
-        """Run the member until it exits."""
         member = others = ""  # our new id, and the members as `--initial-cluster` has them
         if isinstance(step, Join):
             if step.removed:

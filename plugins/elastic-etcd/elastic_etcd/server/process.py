@@ -136,7 +136,7 @@ class ServerProcess:
         client, peer: the URLs for clients and for other members; where to listen, and what to advertise.
         cluster: the value of `--initial-cluster`.
         more: additional flags.
-        temporary: whether to remove the folder at the end.
+        temporary: whether to remove the folder when `close` is called or this process ends.
         stderr: receives the output in addition to the log (default: only the log does).
     """
 

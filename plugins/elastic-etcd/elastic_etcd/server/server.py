@@ -57,7 +57,7 @@ class EtcdServer:
 
     Args:
         data_dir: folder for the server's data and log, which is created if it does not exist and is kept for later
-            servers (default: a private folder, which is removed at the end).
+            servers (default: a private folder, which `stop` removes).
         host: address of this machine on which to listen (default: a loopback address, so that only this machine can
             connect).
         port: port on which to listen (0: any free port).

@@ -1,4 +1,4 @@
-"""Reads a store's keys, and waits for missing keys by means of a watch instead of polling."""
+"""Reads a store's keys, and waits for missing keys with a watch instead of polling."""
 
 from __future__ import annotations
 

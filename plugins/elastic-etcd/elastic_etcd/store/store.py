@@ -68,8 +68,8 @@ class KeyStore:
         self._closed = threading.Event()
         self._reader = Reader(etcd_client, self._name, self._clock, self._closed)
         self._writer = Writer(etcd_client, base + b"w/", self._found_lease if lease else None, self._clock)
-        # The result of our last `add` to a key serves as a guess at the key's current value. If the guess is correct,
-        # it saves a read. If it is wrong, it costs only as much as that read.
+        # The result of our last `add` to a key, which serves as a guess at the current value. A correct guess saves a
+        # read. A wrong guess costs only as much as a read.
         self._counters: dict[bytes, KeyValue] = {}
         self.set_timeout(timeout or _TIMEOUT)
         _open_stores.add(self)

@@ -31,7 +31,7 @@ class EtcdStore(KeyStore, _dist.Store):  # type: ignore[misc]
     exceptions: `add` raises ValueError if the value is not a number, and treats an empty value as 0.
 
     The store raises torch's errors, whose `__cause__` is the client's error. DistStoreError means that keys did not
-    appear in time ("wait timeout after ...") or that etcd rejected a request, and DistNetworkError that no member
+    appear in time ("wait timeout after ...") or that etcd rejected a request. DistNetworkError means that no member
     answered. ValueError means that keys and values exceed etcd's limit for a request (1.5 MiB).
 
     Args:

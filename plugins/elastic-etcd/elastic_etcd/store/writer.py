@@ -1,8 +1,8 @@
 """Writes that take effect exactly once, even if an answer is lost.
 
-If a write receives no answer, it may have been carried out or not, or a member that had stalled may carry it out later.
-If it were simply repeated, it could take effect twice. Every write therefore also writes a *write marker*, which is a
-key that only this writer uses, on the condition that the marker has not changed since the previous write:
+If a write receives no answer, it may or may not have been carried out, and a stalled member may still carry it out
+later. If it were simply repeated, it could take effect twice. Every write therefore also writes a *write marker*, which
+is a key that only this writer uses, on the condition that the marker has not changed since the previous write:
 
 - At most one copy of a write finds the marker unchanged; other copies do nothing.
 - A writer that sends a copy and finds the marker changed knows that an earlier copy was carried out.
@@ -12,7 +12,7 @@ key that only this writer uses, on the condition that the marker has not changed
 
 This costs no additional round trip, because the condition and the marker are part of the transaction. A marker serves
 only one write at a time, so concurrent threads use different markers. If a write is given up without an answer, its
-marker is not used again. Every marker has a lease: either the store's or the writer's own, which `forget` revokes. etcd
+marker is not used again. Every marker has a lease: the store's, or else the writer's own, which `forget` revokes. etcd
 rejects a late copy whose lease no longer exists.
 """
 
@@ -156,7 +156,7 @@ class Writer:
         if done.succeeded:
             marker.revision = done.revision
             return done
-        if not conditions:  # only the marker can have failed; it is not read in every write, to save time
+        if not conditions:  # only the marker's condition can have failed; the marker is not read above, to save time
             return self._fenced_off(marker, deadline, outstanding) or done
         landed = _landed(marker, done.ranges[0].first, outstanding)
         if landed is None and outstanding:
