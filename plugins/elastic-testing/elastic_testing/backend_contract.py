@@ -183,13 +183,12 @@ class BackendContract(StatePromises, RosterPromises, RoundPromises):
     makes the store fail for good; `forget` empties the store, as a restart would; `spoil` overwrites the state with
     invalid data. If one of them is not defined, the tests that need it are skipped.
 
-    The two methods that every backend has are tested first directly, and then end to end by forming rounds. If the
-    backend is a `RosterBackend`, its entries, heartbeats, waits and `close` are also tested.
+    The tests first call the two methods that every backend has, and then form rounds end to end. If the backend is a
+    `RosterBackend`, its entries, heartbeats, waits and `close` are also tested.
 
     Attributes:
         largest: size in bytes of the largest state to test (300,000).
-        lease: seconds within which the store must drop the entry of a node that sends no heartbeats, for backends that
-            show no heartbeats (20).
+        lease: time limit in seconds for dropping a silent node's entry, if the backend shows no heartbeats (20).
         at_once: seconds allowed for calls that should return immediately, even on a slow machine (10).
-        pushed: seconds within which a client that waits must be notified of a change (1).
+        pushed: time limit in seconds for notifying a waiting client of a change (1).
     """

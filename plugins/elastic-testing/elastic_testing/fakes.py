@@ -1,5 +1,5 @@
 """Fakes: a clock that the test advances, an agent as seen by a health endpoint, and an in-memory rendezvous backend
-that can be made unreachable or told to drop replies."""
+that a test can make unreachable or make lose replies."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ class SharedMemory:
         rosters: a counter that is incremented whenever an entry is added, removed or changed.
         vacant: the result of `RosterBackend.vacant` (false).
         leases: whether to simulate a store that drops the entries of failed nodes (false). The test itself drops an
-            entry by calling `drop`. Such a store shows no heartbeat counters, and a node learns with its next heartbeat
-            that its entry was dropped.
+            entry by calling `drop`, and the node learns of the loss with its next heartbeat. Such a store shows no
+            heartbeat counters.
         changed: a condition that is notified of every change.
     """
 

@@ -39,7 +39,7 @@ class Machine:
     Args:
         space: the name of its network namespace.
         address: its address on the bridge.
-        link: the name of the network device at that end of the machine's link that is attached to the bridge.
+        link: the name of the network device at the bridge's end of the machine's link.
     """
 
     space: str
@@ -134,7 +134,7 @@ class Machine:
         return _ETC / self.space / name  # `ip netns exec` mounts these files over those in /etc
 
     def loses(self, other: Machine) -> None:
-        """Drop all packets that this machine sends to the other one, but none that it receives from it."""
+        """Drop all packets from this machine to the other one, but none in the opposite direction."""
         _ip("-n", self.space, "route", "replace", "blackhole", f"{other.address}/32")
 
     def finds(self, other: Machine) -> None:

@@ -48,10 +48,9 @@ class RosterPromises(Clients):
     """See `interfaces.backend.RosterBackend`. Every client announces its own key, as nodes do.
 
     Attributes:
-        lease: seconds within which the store must drop the entry of a node that sends no heartbeats, for backends that
-            show no heartbeats (20).
+        lease: time limit in seconds for dropping a silent node's entry, if the backend shows no heartbeats (20).
         at_once: seconds allowed for calls that should return immediately, even on a slow machine (10).
-        pushed: seconds from the start of a change within which a waiting client must be notified (1). Choose a larger
+        pushed: time limit in seconds, from the start of a change, for notifying a waiting client (1). Choose a larger
             value for a backend that has to poll because its store does not push changes.
     """
 
@@ -243,7 +242,7 @@ class RosterPromises(Clients):
                 )
 
     def test_state_change_during_wait_setup_is_seen(self, backend: Any) -> None:
-        """Two clients take turns, so that each one's writes coincide with the beginning of the other one's wait."""
+        """Two clients take turns, so that each client writes just when the other one begins to wait."""
         with self._nodes(backend, 1) as (other,):
             written(backend, b"0", None)
 
@@ -389,7 +388,7 @@ class RosterPromises(Clients):
 
     @staticmethod
     def _changed(backend: RosterBackend, token: Any) -> bool:
-        """Wait in the same way as the core's threads, which wait again after a false notification."""
+        """Wait like the core's threads, which wait again after a false notification."""
         until = later(_CLOCK.now(), LONG)
         while _CLOCK.now() < until:
             if backend.wait_for_state(token, LONG):

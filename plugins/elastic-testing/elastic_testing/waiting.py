@@ -95,8 +95,8 @@ def together(calls: Sequence[Callable[[], T]]) -> list[T]:
 
 
 def raised(function: Callable[[], object]) -> Exception | None:
-    """Call the function, and return the error that it raises, or None. An AssertionError is raised and not returned. If
-    the call hangs, an AssertionError reports this as well."""
+    """Call the function, and return the error that it raises, or None. An AssertionError is not returned but raised, as
+    is the AssertionError that reports a hanging call."""
     try:
         Background(function, LONG).result()
     except AssertionError:

@@ -46,13 +46,13 @@ def say_held_up(): say(','.join(held_up))
 
 
 def _last(after: float) -> str:
-    """Return a script's last block, which sets a timer. When it is reported, all earlier expiries have been, too."""
+    """Return a script's last block, which sets a timer. Its expiry is reported after all earlier ones."""
     return f"\nwith expires({after}, 'last'): wait()\n"
 
 
 def _wrong(reported: list[str], held_up: str) -> list[str]:
-    """Return the scopes that were wrongly reported. If the machine stalls, a worker may be delayed in a block, in which
-    case the report is correct. The worker prints the scope of such a block (see `leave` and `say_held_up`)."""
+    """Return the scopes that were wrongly reported. A report is correct if a stall of the machine delayed the worker in
+    the block. The worker prints the scopes of such blocks (see `leave` and `say_held_up`)."""
     return [scope for scope in reported if scope not in held_up.split(",")]
 
 

@@ -135,7 +135,7 @@ class WorldNode:
             self.go(str(obstacle))
 
     def next_look(self, now: Instant, grace: Duration) -> Instant:
-        """Return when `follow` has to be called next, even if nothing changes."""
+        """Return the time at which `follow` has to be called next, even if nothing changes."""
         if self.phase is Phase.STOPS and self.stopped_at is not None:
             return self.stopped_at
         if self.phase in (Phase.RUNS, Phase.DONE):
@@ -195,8 +195,8 @@ class World:
         self.nodes[name].reachable = reachable
 
     def separate(self, one: str, other: str, apart: bool = True) -> None:
-        """Disconnect two nodes from each other, or reconnect them. Both still reach the store. While they are
-        disconnected, their workers fail whenever both are in a round."""
+        """Disconnect two nodes from each other, or reconnect them. Both nodes can still reach the store. While they are
+        disconnected, their workers fail if both are in a round."""
         for mine, theirs in ((one, other), (other, one)):
             keys = self.nodes[mine].unreachable
             (keys.add if apart else keys.discard)(self.nodes[theirs].key)
@@ -311,7 +311,7 @@ class World:
         return node.hangs is None or not (self.sleeping and node.reachable)
 
     def _due(self, node: WorldNode) -> Instant:
-        """Return when the node next acts on its own. While it is waiting for the store, this is far in the future."""
+        """Return the time of the node's next action, which is far in the future while the node waits for the store."""
         return node.due if self._may_act(node) else later(self.clock.now(), _FAR)
 
     def _act(self, node: WorldNode, now: Instant) -> None:

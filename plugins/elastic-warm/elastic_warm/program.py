@@ -1,9 +1,9 @@
 """The program that runs in the template process, and in a worker until the user's code starts.
 
 The template imports modules on request and forks workers. It imports modules in its main thread, because some modules
-require this. It does so at idle priority if it is allowed to raise its priority again afterwards. It is single-threaded
-when it forks. To make a worker a child of the agent, an intermediate process forks the worker and exits, and the agent
-adopts the worker (`template.adopting`).
+require this. Imports run at idle priority if the kernel lets the template raise its priority again afterwards. The
+template is single-threaded when it forks. To make a worker a child of the agent, an intermediate process forks the
+worker and exits, and the agent adopts the worker (`template.adopting`).
 
 This file uses only the standard library. The agent starts the program with `command_line`. It sends messages to the
 template, each of which consists of a verb and descriptors. The first descriptor refers to a JSON document
@@ -354,8 +354,8 @@ def _reseed() -> None:
 
 class _Report:
     """Reports imported modules over a pipe, with their file and their position in the order of imports. Position 0
-    means that the import has failed. If the pipe is full, the report is sent later. Every audit event triggers a check
-    for new modules, because not every way to import a module raises an event."""
+    means that the import has failed. If the pipe is full, the report is sent later. Because some ways to import a
+    module raise no audit event, every event triggers a check for new modules."""
 
     def __init__(self, fd: int, local_rank: int) -> None:
         self._fd = fd

@@ -213,8 +213,8 @@ class WarmStarter:
 
 
 class _WarmChild:
-    """A worker's process. If the worker runs a function, it knows by the socket, which stays open, that its parent is
-    alive."""
+    """A worker's process. The socket stays open, because a worker that runs a function uses it to check that its parent
+    is alive."""
 
     def __init__(self, pid: int, talk: socket.socket) -> None:
         self.pid = pid

@@ -1,5 +1,5 @@
 """The agent's side of the template. A thread learns what the workers import, and maintains a template process that has
-imported the same modules. It never raises errors in the agent. If a template fails, workers start cold."""
+imported the same modules. No errors are raised in the agent. If a template fails, workers start cold."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 _QUIET: Duration = 1.0  # seconds without imports by workers after which the template begins to import
 _GATHERING: Duration = 0.1  # seconds between two reads of workers' reports, because workers need the CPU
-_ANSWER: Duration = 2.0  # seconds that a ready template has to fork
+_ANSWER: Duration = 2.0  # seconds for a ready template to fork
 _LONGEST_IMPORT: Duration = 600.0  # seconds for one module, at idle priority
 _LONGEST_WAIT: Duration = 30.0  # seconds that the first worker waits for a template from a cache
-_ENDING: Duration = 5.0  # seconds that a killed template has to end
+_ENDING: Duration = 5.0  # seconds for a killed template to end
 _PAUSES = Backoff(first=1.0, longest=300.0)  # pauses before the next template, after one was lost
 _MOST_EDITIONS = 12  # maximum number of consecutive templates that are discarded because of what they have imported
 _MOST_REASONS = 8  # maximum number of reasons in one log line
@@ -105,7 +105,7 @@ class _Template:
 
     @property
     def deadline(self) -> Instant | None:
-        """When to give up waiting for a message, or None if no message is expected."""
+        """The time at which to give up waiting for a message, or None if no message is expected."""
         return None if self.since is None else later(self.since, _LONGEST_IMPORT)
 
     def order(self, verb: bytes, **content: object) -> None:
@@ -166,7 +166,7 @@ class TemplateKeeper:
         return template.process.pid if template else None
 
     def note(self, environment: Mapping[str, str], workers: int) -> None:
-        """Prepare to start a worker with these environment variables. A template with different ones is discarded.
+        """Prepare to start a worker with these environment variables. A template with other variables is discarded.
         `workers` is the number of workers on this node."""
         with self._lock:
             self._workers = workers
@@ -483,7 +483,7 @@ class TemplateKeeper:
 
 
 def _changes(folders: Iterable[str]) -> dict[str, int]:
-    """Return when each folder was last changed, or 0 if the folder does not exist or cannot be read."""
+    """Return the time of each folder's last change; 0 if the folder does not exist or cannot be read."""
     found = dict.fromkeys(folders, 0)
     for folder in found:
         with contextlib.suppress(OSError):

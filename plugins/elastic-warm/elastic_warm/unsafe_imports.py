@@ -182,8 +182,8 @@ def change(before: ProcessState, after: ProcessState) -> str:
 
 class _Name(str):
     """The name of a variable that differs between workers, or a string derived from it, for code that iterates over all
-    variables. `tell` is called if a test of the name succeeds. Otherwise, the code skips the variable, which is
-    harmless."""
+    variables. `tell` is called if a test of the name succeeds. If no test succeeds, the code skips the variable, which
+    is harmless."""
 
     tell: Callable[[], None]
 
@@ -493,7 +493,7 @@ class Watch:
             self.leave(self._running[-1], _DRAWS)
 
     def _renew(self, name: str) -> None:
-        """Try the module's renewal function, because the function may fail with another version of the module."""
+        """Call the module's renewal function. If another version raises an error, leave the module."""
         if name in RENEWALS and (module := sys.modules.get(name)):
             try:
                 RENEWALS[name](module)

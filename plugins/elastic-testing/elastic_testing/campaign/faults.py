@@ -67,7 +67,6 @@ class Faults:
         return meant(at, [jump for where, *jump in self._jumps if where == place], self._begun, now())
 
     def _strike(self, number: int, fault: Fault) -> None:
-        """Inject the fault, and record its target."""
         wave, over = self._wave, False
 
         def end() -> None:

@@ -74,7 +74,7 @@ class SeenRound:
 
     @property
     def started(self) -> float:
-        """When the first worker was started."""
+        """The time at which the first worker was started."""
         return min(worker.started for worker in self.workers.values())
 
     @property
@@ -94,7 +94,7 @@ class SeenRound:
 
     @property
     def works_since(self) -> float | None:
-        """When the slowest rank took its first step; None if any rank has taken none."""
+        """The time of the slowest rank's first step; None if any rank has not taken a step."""
         return max(self.first_steps.values()) if len(self.first_steps) == self.world else None
 
 

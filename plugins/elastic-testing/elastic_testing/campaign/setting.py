@@ -43,7 +43,7 @@ class Setting:
         secret: the file for `--rdzv-secret-file`.
         flags: further flags for `elastic run` on all nodes.
         own: a function that returns further flags for the node at a place.
-        fixed: whether the minimum number of nodes equals the maximum (false). If not, it is just over half the maximum.
+        fixed: whether the minimum number of nodes equals the maximum (false). If not, the minimum is just over half.
         launcher: the command that starts an agent (`elastic run`).
         worker: the workers' command. It must write the events that `history` describes.
         machines: simulated machines: first one for each node, and then any others. If there are none, all processes run

@@ -32,8 +32,8 @@ class FaultKind:
 
     Args:
         what: a description.
-        rounds: minimum and maximum number of new rounds. The minimum applies only if it is the wave's only fault.
-        restarts: maximum number of counted failures, or the exact number if it is the wave's only fault.
+        rounds: minimum and maximum number of new rounds. The minimum applies only if the wave has no other fault.
+        restarts: maximum number of counted failures, or the exact number if the wave has no other fault.
         beside: maximum number of additional rounds if the wave has other faults.
         lasts: minimum and maximum duration in seconds. After the fault, a lost node is replaced with a new agent.
         harmless_s: a fault that lasts no longer than this causes no round.
@@ -171,7 +171,7 @@ class FaultWave:
 
     @property
     def linger_s(self) -> float:
-        """Seconds by which the effects of its faults may be delayed."""
+        """Maximum delay in seconds of the effects of the wave's faults."""
         return max((KINDS[fault.kind].linger_s for fault in self.faults if not fault.harmless), default=0.0)
 
 
