@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Context, Watchdog
 
 _LOOK_EVERY = 1.0
-"""The number of seconds between two checks of the pipe. If the pipe was removed, clients wait longer than this for a
-new one."""
+"""The number of seconds between two checks of the pipe. If the pipe was removed, clients wait longer than this interval
+for a new pipe."""
 
 _PATH = Option("path", str, None, "path of the pipe; defaults to TORCHELASTIC_TIMER_FILE or a pipe in a private folder")
 

@@ -97,7 +97,7 @@ def may_be_request(line: bytes) -> bool:
 
 def without_torn_part(line: bytes) -> bytes:
     """Return the last request in the line, or nothing if there is none. A writer that died may have left an incomplete
-    request before it. This function is fast for any content."""
+    request in front of the last one. This function is fast for any content."""
     begin = line.rfind(_BEGINNING)
     return line[begin:] if begin >= 0 else b""
 
@@ -158,8 +158,8 @@ def _short(value: object) -> str:
 
 
 class Lines:
-    """Splits a byte stream into lines. It keeps only the end of an unfinished line, as long as the longest request,
-    because a request may follow another writer's incomplete line."""
+    """Splits a byte stream into lines. Of an unfinished line, it keeps only as many bytes from the end as the longest
+    request has: a request may follow another writer's incomplete line."""
 
     def __init__(self) -> None:
         self._rest = b""

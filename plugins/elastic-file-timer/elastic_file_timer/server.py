@@ -241,8 +241,8 @@ class FileTimerServer(Watchdog):
         return ended
 
     def _reap_worker(self, worker_pid: int, signal: int) -> bool:
-        """Send a worker the signal that its request names. This is done if there is no agent to stop the worker.
-        Returns False if it failed."""
+        """Send a worker the signal that its request names. Used if there is no agent to stop the worker. Returns False
+        if the signal could not be sent."""
         try:
             os.kill(worker_pid, signal)
         except OSError as error:
@@ -251,8 +251,8 @@ class FileTimerServer(Watchdog):
         return True
 
     def get_last_progress_time(self) -> int:
-        """Return when the thread last checked the timers, in seconds since the epoch. It checks at least every
-        `max_interval`. Agents use `fault` instead."""
+        """Return the time of the thread's last check of the timers, in seconds since the epoch. It checks at least
+        every `max_interval`. Agents use `fault` instead."""
         return int(self._at[1])
 
     def _look(self) -> None:

@@ -73,7 +73,7 @@ class TimerTable:
         return [timer for timer in self._deadlines.expired(now) if process_runs(timer.pid, timer.about.started)]
 
     def next_deadline(self) -> Instant | None:
-        """Return when the next timer expires, or None if no timer is running."""
+        """Return the time at which the next timer expires, or None if no timer is running."""
         return self._deadlines.next_deadline()
 
     def forget(self, pids: set[int]) -> None:

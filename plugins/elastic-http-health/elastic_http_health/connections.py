@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from elastic_http_health.options import Limits
     from elastic_http_health.tls import Channel
 
-_AT_A_TURN = 4  # connections accepted in a batch at the rate limit, because fewer wakeups of the loop cost less
+_AT_A_TURN = 4  # connections accepted in a batch at the rate limit, to save wakeups of the event loop
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE = 1.0  # seconds without accepting connections when the process is out of descriptors or memory
 _MOMENT = 0.02  # seconds without accepting connections after a change of the agent's status

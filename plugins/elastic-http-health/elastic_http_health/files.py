@@ -1,5 +1,5 @@
 """Values read from files, such as tokens and certificates, which are reloaded when the files change (rotation). If
-other users can read or change a file, it is used all the same, but a warning is logged: in a container, there may be no
+other users can read or change a file, a warning is logged. The file is still used, because a container may have no
 other users."""
 
 from __future__ import annotations

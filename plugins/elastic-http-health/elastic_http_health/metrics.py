@@ -191,7 +191,7 @@ def _endpoint(counts: Counts) -> Iterator[Metric]:
     yield _gauge("health_connections", "Open connections to this endpoint.", counts.connections)
     yield _gauge(
         "health_connections_most",
-        "Maximum of open connections so far.",
+        "Maximum number of open connections so far.",
         counts.most_connections,
     )
     yield Counters("elastic_health_connections_accepted", "Accepted connections.", value=counts.accepted)

@@ -42,7 +42,7 @@ class HttpHealthServer(HealthCheckServer):
 
     Args:
         agent: the agent.
-        port: 0 for any free port; while the server runs, the attribute `port` is the actual one.
+        port: the port to listen on (0: any free port). While the server runs, the attribute is the actual port.
         timeout: seconds without an iteration of the agent's loop after which the agent is considered stuck.
     """
 

@@ -22,7 +22,7 @@ _RENEWED_BEFORE: Duration = 300.0
 
 
 def watch_interruption(context: Context, pause: Pause) -> Notices:
-    """Yield the interruption of this spot instance."""
+    """Yield a notice when AWS interrupts this spot instance."""
     service, clock = _service(context), SystemClock()
     return poll(
         "aws", lambda: decode_action(service.get(_ACTION), clock.timestamp()), context, pause, interval(context, _EVERY)
@@ -30,7 +30,7 @@ def watch_interruption(context: Context, pause: Pause) -> Notices:
 
 
 def watch_rebalance(context: Context, pause: Pause) -> Notices:
-    """Yield the recommendation to replace this spot instance."""
+    """Yield a notice when AWS recommends replacing this spot instance."""
     service = _service(context)
     return poll(
         "aws-rebalance", lambda: decode_rebalance(service.get(_REBALANCE)), context, pause, interval(context, _EVERY)

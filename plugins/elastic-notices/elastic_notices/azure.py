@@ -21,7 +21,7 @@ _LEAVE = ("Preempt", "Terminate", "Reboot", "Redeploy")  # not Freeze, which pau
 
 
 def watch_vm(context: Context, pause: Pause) -> Notices:
-    """Yield the first scheduled event that takes this VM away."""
+    """Yield a notice of the first scheduled event that stops this VM."""
     web = Web(context.options["notice_endpoint"] or "http://169.254.169.254", "--notice-endpoint")
     clock = SystemClock()
     name = ""
@@ -44,7 +44,7 @@ def decode_name(answer: Answer) -> str:
 
 
 def decode(answer: Answer, name: str, now: float) -> Notice | None:
-    """Return the notice for the first event that takes this VM away. The service lists the events of all VMs of an
+    """Return the notice for the first event that stops this VM. The service lists the events of all VMs of an
     availability set or scale set."""
     if answer.status != 200:
         raise answer.unexpected()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _HELD: Duration = 5.0
 _LONGEST_HELD = 60  # seconds; maintenance is looked up only between two long polls
-_BETWEEN: Duration = 1.0  # between two long polls, in case the server does not hold them
+_BETWEEN: Duration = 1.0  # pause between two long polls, in case the server does not hold them
 _HOST = "GCE_METADATA_HOST"
 _FLAVOR = "Metadata-Flavor"
 _INSTANCE = "/computeMetadata/v1/instance"
@@ -28,7 +28,7 @@ _TO_GPU_MAINTENANCE: Duration = 3600.0
 
 
 def watch_vm(context: Context, pause: Pause) -> Notices:
-    """Yield the preemption of this VM, and host maintenance that stops it."""
+    """Yield a notice when GCP preempts this VM, or stops it for host maintenance."""
     if given := context.options["notice_endpoint"]:
         web = Web(given, "--notice-endpoint")
     else:
@@ -76,7 +76,6 @@ class Vm:
         return decode(preempted, event, self._since, self._has_gpu)
 
     def _get(self, path: str, held: Duration = 0.0) -> tuple[str, str]:
-        """Return the value and its ETag."""
         answer = self._web.ask(_INSTANCE + path, {_FLAVOR: "Google"}, held=held)
         if answer.headers.get(_FLAVOR) != "Google":
             raise ValueError("the response does not come from a GCP metadata server")

@@ -1,4 +1,5 @@
-"""The sources `slurm`, the end of the job's time limit, and `slurm-node`, a node that is being drained."""
+"""The source `slurm` reports the end of the job's time limit. The source `slurm-node` reports that the node is
+drained."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _FLAGS = "*~#!%$@^-"  # sinfo appends one of them to a state
 
 
 def watch_job(context: Context, pause: Pause) -> Notices:
-    """Yield the end of the job, which administrators may change."""
+    """Yield a notice of the job's end, whose time administrators may change."""
     job = _variable("slurm", "SLURM_JOB_ID")
     end = os.environ.get("SLURM_JOB_END_TIME")
     if end is None:
@@ -38,14 +39,14 @@ def watch_job(context: Context, pause: Pause) -> Notices:
         except OSError:
             if end is None:
                 raise
-            output = f"{job} {end}"  # until squeue has answered; many containers do not have it
+            output = f"{job} {end}"  # until squeue has answered; many containers do not have squeue
         return decode_end(output, job, clock.timestamp())
 
     return poll("slurm", ask, context, pause, max(interval(context, _JOB_EVERY), _JOB_EVERY))
 
 
 def watch_node(context: Context, pause: Pause) -> Notices:
-    """Yield that this node is being drained."""
+    """Yield a notice when Slurm drains this node."""
     node = _variable("slurm-node", "SLURMD_NODENAME")
     _require("slurm-node", "sinfo")
     # --all, because without it, sinfo does not list nodes of hidden partitions

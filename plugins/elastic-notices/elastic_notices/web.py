@@ -56,8 +56,8 @@ class Web:
         """Return the response for a path below `base`, or for `base` itself if the path is empty. The service may hold
         a long poll for `held` seconds.
 
-        A timeout of the socket restarts with every byte, and nothing limits a name lookup. Therefore, each request has
-        its own thread. No second request begins before the first one has ended.
+        A socket's timeout restarts with every byte, and nothing limits a name lookup. Each request therefore runs in
+        its own thread. A request does not begin before the previous one has ended.
 
         Raises:
             OSError: there was no response in time, or it was too long.

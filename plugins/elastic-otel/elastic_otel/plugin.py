@@ -19,7 +19,8 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 
 class _OfAgent(threading.local):
-    """One agent's state. Each agent calls hooks in its own thread. `asked` is whether it has looked for an exporter."""
+    """One agent's state. Each agent calls hooks in its own thread. `asked` is whether the agent has looked for an
+    exporter."""
 
     asked = False
     provider: TracerProvider | None = None

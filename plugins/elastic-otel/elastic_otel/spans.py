@@ -42,7 +42,7 @@ def shut_down(provider: TracerProvider) -> None:
 
 
 def make_spans(tracer: Tracer, fact: Recovered) -> None:
-    """Make the spans of one recovery, in a separate trace."""
+    """Create the spans of one recovery, in a new trace."""
     from opentelemetry.context import Context
     from opentelemetry.trace import set_span_in_context
 
