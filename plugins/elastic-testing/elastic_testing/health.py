@@ -46,10 +46,8 @@ class HealthContract:
     seconds.
 
     Attributes:
-        takes_ports: whether the endpoint listens on the given TCP port, at least on the loopback address; true by
-            default.
-        at_once: how many seconds the endpoint may take to stop, even on a slow machine with clients connected; 10 by
-            default.
+        takes_ports: whether the endpoint listens on the given TCP port, at least on the loopback address (true).
+        at_once: time limit in seconds for stopping, even on a slow machine with connected clients (10).
     """
 
     takes_ports: ClassVar[bool] = True

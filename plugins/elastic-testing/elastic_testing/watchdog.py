@@ -134,7 +134,7 @@ class LifeCycle:
     """The contract for every watchdog.
 
     Attributes:
-        stops_in: seconds within which `stop` and `round_started` must return (5).
+        stops_in: time limit in seconds for `stop` and `round_started` to return (5).
     """
 
     stops_in: ClassVar[float] = 5.0
@@ -183,7 +183,7 @@ class Rounds(LifeCycle):
         hangs: Python code for a worker that works at first, and then hangs in a way that this watchdog detects. The
             worker's stdout is its log file. If the code is empty (default), the tests are skipped.
         works: Python code for a worker that never hangs.
-        told_in: seconds within which a hung worker must be reported (30).
+        told_in: time limit in seconds for reporting a hung worker (30).
     """
 
     hangs: ClassVar[str] = ""
@@ -242,7 +242,7 @@ class Timers:
 
     Attributes:
         run_id: the job ID in the workers' requests ("contract").
-        punctual: seconds after the deadline within which an expiry must be reported (1).
+        punctual: maximum number of seconds from a timer's deadline to the report of its expiry (1).
     """
 
     run_id: ClassVar[str] = "contract"

@@ -40,9 +40,9 @@ PARENT_DEATH_SIGNAL, CHILD_SUBREAPER = 1, 36  # for prctl
 GO = b"go"
 MOST_DESCRIPTORS = 250  # descriptors in one message; the kernel's limit is 253
 _HERE = os.path.dirname(os.path.abspath(__file__))
-# The standard library must be found in the same way as for a script. It must be searched for neither in the folder that
-# `-c` puts first nor after the folder of our packages, which also contains other packages. This package's path
-# therefore contains only its own files.
+# The standard library must be found in the same way as for a script: not in the folder that `-c` puts first, and not
+# after the folder of our packages, which also contains other packages. This package's path therefore contains only its
+# own files.
 _START = f"""
 import sys
 sys.path[:] = filter(None, sys.path)
@@ -67,7 +67,7 @@ def command_line(python: Sequence[str], role: str, descriptors: Sequence[int], r
 
 
 def document_of(content: Mapping[str, object]) -> int:
-    """Create an in-memory file that holds the document as JSON, and return its descriptor."""
+    """Create an in-memory file that contains the document as JSON, and return its descriptor."""
     fd = os.memfd_create("elastic-order")
     with open(fd, "w", encoding="ascii", closefd=False) as file:
         json.dump(content, file)  # undecodable bytes in names are escaped, and restored when the document is read
@@ -319,7 +319,7 @@ class Worker:
         for fd, name in enumerate(("stdin", "stdout", "stderr")):
             os.dup2(given := self._fds.pop(name), fd)
             os.close(given)
-        if not os.path.exists(f"/proc/self/fd/{self._order['mark']}"):  # the number of the descriptor in cold workers
+        if not os.path.exists(f"/proc/self/fd/{self._order['mark']}"):  # cold workers have the mark at this number
             os.dup2(given := self._fds["mark"], self._order["mark"])
             os.close(given)
             self._fds["mark"] = self._order["mark"]

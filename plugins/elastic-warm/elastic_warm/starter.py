@@ -166,7 +166,7 @@ class WarmStarter:
 
     def _warm(self, launch: Launch, order: dict[str, object], names: list[str], fds: list[int]) -> Child | None:
         if launch.cpus and "OMP_NUM_THREADS" not in launch.environment:
-            return None  # the size of a thread pool depends on the CPUs of the template when it was created there
+            return None  # a thread pool created in the template has a size that fits the template's CPUs
         streams = [0, *(own if fd is None else fd for own, fd in ((1, launch.stdout), (2, launch.stderr)))]
         document = document_of({**order, "descriptors": ["stdin", "stdout", "stderr", *names]})
         try:

@@ -193,7 +193,7 @@ class TemplateKeeper:
 
     def fork(self, fds: Sequence[int]) -> tuple[int, socket.socket] | None:
         """Fork a worker. Returns its process id, and a socket whose other end is the worker's `talk`. Returns None if
-        the worker must be started cold. `fds` holds the descriptors for `Worker`, with -1 in place of `talk`."""
+        the worker must be started cold. `fds` contains the descriptors for `Worker`, with -1 in place of `talk`."""
         with self._changed:
             if self._hurry:
                 self._changed.wait_for(lambda: not self._hurry or self._closing, self._hurry)

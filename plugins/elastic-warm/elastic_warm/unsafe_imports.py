@@ -76,9 +76,9 @@ class DeferredImport(BaseException):
 
 
 class ProcessState(NamedTuple):
-    """State, apart from modules, that an import may change. `files` holds descriptors and their targets. `handlers`
-    holds the kernel's masks of ignored and caught signals. `output` is the number of bytes written. `generators` maps
-    names of global random generators to their states."""
+    """State, apart from modules, that an import may change. `files` contains descriptors and their targets. `handlers`
+    contains the kernel's masks of ignored and caught signals. `output` is the number of bytes written. `generators`
+    maps names of global random generators to their states."""
 
     threads: int
     files: frozenset[tuple[str, str]]
@@ -396,7 +396,7 @@ class Watch:
         """Attribute any change of the process's state to the innermost running module."""
         before, after = self._state, self._look()
         if before and after.threads > before.threads:
-            _try_fork()  # pools that stop their threads before a fork, such as that of OpenBLAS, are harmless
+            _try_fork()  # pools that stop their threads before a fork, such as OpenBLAS's, are harmless
             after = self._look()
         if before and self._running:
             self._opened.update(dict.fromkeys(after.files - before.files, self._running[-1]))

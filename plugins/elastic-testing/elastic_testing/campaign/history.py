@@ -41,7 +41,7 @@ HARDLY_S = 0.05
 """The number of seconds by which an effect may be recorded before its cause."""
 
 BACK_S = 0.5
-"""Seconds within which a reconnected agent stops its workers, even on a busy machine."""
+"""The maximum number of seconds that a reconnected agent takes to stop its workers, even on a busy machine."""
 
 
 @dataclass

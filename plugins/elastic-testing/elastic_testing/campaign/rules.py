@@ -37,7 +37,7 @@ AT_ONCE_S = 0.05
 """Maximum overlap in seconds of two steps that are considered sequential."""
 
 LONG_GONE_S = 30.0
-"""Seconds within which the loss of a node must be detected. Detection and stopping the workers take less time."""
+"""Time limit in seconds for reporting a node as lost. Detecting the loss and stopping the workers take less time."""
 
 MORE_FILES, MORE_THREADS, MORE_MEMORY = 40, 12, 64 * 2**20
 """How much an agent's open files, threads and memory (bytes) may grow from its first record to its last. The last

@@ -53,7 +53,7 @@ class Setting:
         ready: called before each further wave; returns whether the store has recovered.
         left: called at the end; returns a line for each item that remains in the store.
         environment: further environment variables for agents and commands.
-        limit_s: seconds within which the job must recover (90).
+        limit_s: time limit in seconds for the job to recover (90).
     """
 
     backend: str

@@ -93,7 +93,7 @@ class Seen:
 
 @dataclass
 class Agent:
-    """An agent that was started. `said` is its log. `expected` holds the allowed exit codes, `lost` is true if the
+    """An agent that was started. `said` is its log. `expected` contains the allowed exit codes, `lost` is true if the
     agent will not be restarted automatically, and `over` is true if it has exited. Only the stage changes these three
     fields."""
 
@@ -378,8 +378,8 @@ class JobStage:
             file.write(struct.pack("=q", seconds))
 
     def finish(self, stay: str = "") -> None:
-        """Let all workers finish successfully. If `stay` is set to the name of a node and a number of seconds,
-        separated by a space, that node finishes immediately, and the other nodes continue for that long."""
+        """Let all workers finish successfully. If `stay` contains the name of a node and a number of seconds, separated
+        by a space, only this node finishes immediately. The other nodes continue for that number of seconds."""
         if stay:
             (self.folder / "stay").write_text(stay)
         self.finishing = True

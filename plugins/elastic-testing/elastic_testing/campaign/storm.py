@@ -36,8 +36,8 @@ class FaultKind:
         restarts: maximum number of counted failures, or the exact number if the wave has no other fault.
         beside: maximum number of additional rounds if the wave has other faults.
         lasts: minimum and maximum duration in seconds. After the fault, a lost node is replaced with a new agent.
-        harmless_s: a fault that lasts no longer than this causes no round.
-        linger_s: seconds after the fault's end within which its effects may still occur.
+        harmless_s: maximum duration in seconds of a fault that causes no round.
+        linger_s: maximum delay in seconds of the fault's effects after its end.
         weight: relative probability. Faults that start agents are expensive, and therefore have a lower weight.
         loses: whether a node or its disk may be lost.
         needs: prerequisites, see `Setting.there`.
