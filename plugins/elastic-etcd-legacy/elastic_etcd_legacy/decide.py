@@ -115,8 +115,8 @@ def makes_last_call(view: DocumentView, token: str, bounds: Bounds) -> bool:
 
 
 def nodes_waiting(view: DocumentView, version: int, bounds: Bounds) -> int:
-    """Return how many nodes want a new round, from the point of view of a member of round `version` (0: of a node that
-    is in no round).
+    """Return the number of nodes that want a new round, as seen by a member of round `version` (0: by a node that is in
+    no round).
 
     The result is 1 if the round has lost a member or its document no longer exists, so that its members form a new
     round. Nodes beyond the maximum are not counted.

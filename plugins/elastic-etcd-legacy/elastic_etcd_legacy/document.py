@@ -31,7 +31,7 @@ class Rendezvous:
 
     Args:
         creator: the node that created the rendezvous; empty once a node has joined.
-        participants: in rank order.
+        participants: the nodes that have joined, in rank order.
         confirmed: participants that have confirmed that they are alive, in order of confirmation.
         waiting: nodes that arrived when the round was already final and are waiting for the next one.
     """

@@ -36,7 +36,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
     """Forms rounds with the older protocol. The README lists its limits.
 
     Args:
-        client: owned by this handler, which closes it.
+        client: the etcd client, which this handler closes.
         address: the host name or IP address that this node advertises for the workers' store.
         store: creates a round's store from the client, a key prefix, and the ID of the lease for its keys.
         name: this node's name in the stored document, for debugging.

@@ -61,11 +61,11 @@ class LegacySettings:
     Args:
         run_id: the job's run ID; not empty.
         min_nodes, max_nodes: 1 <= min_nodes <= max_nodes.
-        timeout: how long `next_rendezvous` may take, including the time during which another round runs; above 0.
-        last_call: how long more nodes may join once the minimum has joined; 0 or more.
+        timeout: time limit for `next_rendezvous`, including the time during which another round runs; above 0.
+        last_call: time for more nodes to join once the minimum has joined; 0 or more.
         prefix: prefix of all runs' keys in etcd.
-        setup: how long the node that creates a rendezvous may take to open it (the setup timeout).
-        confirm: how long the next participant may take to confirm (the confirm timeout).
+        setup: time limit for the creator of a rendezvous to open it (the setup timeout).
+        confirm: time limit for the next participant to confirm (the confirm timeout).
         keep_alive: how long a node may go without renewing its lease before it is considered lost. etcd grants at least
             2 s.
         kept: how long a run's document is kept after its last writer exits (the retention time).

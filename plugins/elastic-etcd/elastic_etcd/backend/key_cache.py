@@ -1,5 +1,5 @@
-"""A node's view of a range of keys. `NodeCache` holds the nodes' entries, and `RoundCache` holds the state and the
-leader's key.
+"""A node's view of a range of keys. `NodeCache` contains the nodes' entries, and `RoundCache` contains the state and
+the leader's key.
 
 Any client with write access can write anything to these keys. An invalid record is logged once and ignored, and so is
 every record beyond the first `MOST_KEYS`. Memory use is therefore bounded, and an invalid record does not affect the

@@ -35,7 +35,7 @@ _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.
 
 @dataclass(frozen=True)
 class Security:
-    """The PEM files for TLS. `ca_cert` holds the CAs that sign the servers' certificates (default: the system CAs).
+    """The PEM files for TLS. `ca_cert` contains the CAs that sign the servers' certificates (default: the system CAs).
     `cert` and `key` identify this client. Set both or neither."""
 
     ca_cert: str | None = None

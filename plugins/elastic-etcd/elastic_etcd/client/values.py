@@ -1,7 +1,7 @@
 """Requests and responses as plain values, independent of gRPC.
 
-The parts of a write are named tuples, because creating one takes only a third of the time that a frozen dataclass
-takes.
+The parts of a write are named tuples, because creating a named tuple takes only a third as long as creating a frozen
+dataclass.
 """
 
 from __future__ import annotations

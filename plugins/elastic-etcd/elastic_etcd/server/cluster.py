@@ -7,7 +7,7 @@ data, because acknowledged writes could be lost without an error. This leads to 
 - An agent bootstraps the cluster only if every other host refuses connections or runs a member that has never served. A
   host that does not answer may hold data, so the agent waits for that host.
 - Otherwise the agent removes its own old member and joins under a new id, as a learner, which has no vote until it has
-  caught up. It never removes another host's member, because it cannot know whether that host is down.
+  caught up. The agent never removes another host's member, because it cannot know whether that host is down.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Member(NamedTuple):
 
 class Answer(NamedTuple):
     """The answer from a place. The default is an unusable answer. `refused` is true if the place's machine refuses
-    connections, `members` are the cluster's members as the place's own member knows them, and `healthy` is true if the
-    place's member has a quorum."""
+    connections. `members` are the cluster's members as the place's own member knows them. `healthy` is true if that
+    member has a quorum."""
 
     place: Place
     refused: bool = False

@@ -240,7 +240,7 @@ class ServedCluster:
         return decide(self._cluster, own, self._gateway.look(self._others()))
 
     def _run(self, own: Place, step: Begin | Join) -> None:
-        member = others = ""  # our new id, and the members as `--initial-cluster` has them
+        member = others = ""  # our new id, and the members as `--initial-cluster` lists them
         if isinstance(step, Join):
             if step.removed:
                 self._gateway.at(step.through, "cluster/member/remove", ID=step.removed)

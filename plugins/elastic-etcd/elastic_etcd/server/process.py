@@ -133,7 +133,7 @@ class ServerProcess:
     its own. Raises OSError if the keeper process cannot be started.
 
     Args:
-        client, peer: the URLs for clients and for other members; where to listen, and what to advertise.
+        client, peer: the URL on which to listen and the URL to advertise, for clients and for other members.
         cluster: the value of `--initial-cluster`.
         more: additional flags.
         temporary: whether to remove the folder when `close` is called or this process ends.

@@ -3,10 +3,10 @@
 Its data lives only as long as the server and its machine. A job that must survive the loss of a machine needs a
 separate cluster of at least three members.
 
-The port is reserved by a bound socket that never listens, so that the kernel does not give it to a process that asks
-for any free port. etcd (3.4 to 3.6) cannot take over a listening socket, so a process that asks for this very port may
-bind it before etcd does. In that case, etcd exits immediately, and another port is tried. To make sure that the server
-that answers is this one, it is asked for its unique name.
+A bound socket that never listens reserves the port. The kernel therefore does not give the port to a process that asks
+for any free port. etcd (3.4 to 3.6) cannot take over a listening socket, so a process that asks for this specific port
+may bind it before etcd does. In that case, etcd exits immediately, and another port is tried. To make sure that the
+server that answers is this one, it is asked for its unique name.
 """
 
 from __future__ import annotations

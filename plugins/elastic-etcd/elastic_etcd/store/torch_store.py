@@ -36,9 +36,9 @@ class EtcdStore(KeyStore, _dist.Store):  # type: ignore[misc]
 
     Args:
         etcd_client: a client created in this process, not inherited through a fork.
-        etcd_store_prefix: prefix of all keys (slashes at its ends are ignored). Below the prefix, `k/` holds users'
-            keys, and `w/` holds write markers. Stores with the same prefix share their keys, which stay until they are
-            deleted or the lease ends.
+        etcd_store_prefix: prefix of all keys (slashes at its ends are ignored). Below the prefix, `k/` contains users'
+            keys, and `w/` contains write markers. Stores with the same prefix share their keys, which stay until they
+            are deleted or the lease ends.
         timeout: how long to wait for keys to appear and for etcd to answer (default: 300 s). `set_timeout` changes it.
         lease: the lease of all keys (0: no lease), or a function that returns the lease and is called at the first
             write. The caller renews the lease.
