@@ -161,10 +161,10 @@ class HostElection:
         return True
 
     def offer_replacement(self, places: Sequence[Sequence[Address]], answers: list[str]) -> bool:
-        """Host a new store in place of a lost one, if an agent on another machine that still runs hosted it and `offer`
-        would have chosen this node at the first contact. Without this method, no node might host a store: new nodes
-        leave hosting to the endpoint's first host, whose node may have joined while the store was elsewhere. Returns
-        whether a server was started. Messages worth reporting are added to `answers`."""
+        """Host a new store if the lost one was hosted by an agent on another machine, and that machine still runs. Only
+        the node that `offer` would have chosen at the first contact does so. Without this method, no node might host a
+        store: new nodes leave hosting to the endpoint's first host, whose node may have joined while the store was
+        elsewhere. Returns whether a server was started. Messages worth reporting are added to `answers`."""
         if not self._was_free_to_choose or not self._by_agent or self.here or not any(places):
             return False
         self._is_host = None
@@ -216,8 +216,8 @@ class HostElection:
             return place is not None and place.port == address.port and is_local_address(address)
 
     def point(self, address: Address) -> bool:
-        """Start a server at this address of the endpoint. It holds pointers that lead new nodes to the store. Returns
-        False if the server already exists, or if the address is in use or is not local."""
+        """Start a server at this address of the endpoint. The server contains pointers that lead new nodes to the
+        store. Returns False if the server already exists, or if the address is in use or is not local."""
         with self._lock:
             if address in self._pointers or self._stopped or not is_local_address(address):
                 return False

@@ -47,10 +47,10 @@ class TcpConnector:
     Args:
         endpoint: the address of the store.
         hosting: decides at the first connection whether this node hosts the store (None: it does not).
-        patience: how many seconds the first connection is retried. Later connections, which follow a fault, are tried
-            once per address.
-        connect_timeout: seconds that a listener has to answer as a TCPStore.
-        read_timeout: seconds that the store has to answer an operation.
+        patience: for how many seconds the first connection is retried. Later connections, which follow a fault, are
+            tried once per address.
+        connect_timeout: time limit in seconds for a listener to answer as a TCPStore.
+        read_timeout: time limit in seconds for the store to answer an operation.
         clock: measures the patience.
         resolver: resolves a host and port to addresses.
         grace: how many seconds after the failure timeout workers keep running while the store's machine

@@ -44,8 +44,8 @@ class DoctorOptions:
     Args:
         expect_store: report an unreachable store as a fault.
         peers: number of doctors, including this one, that connect to each other (0: do not wait for other doctors).
-        timeout: seconds for each check that may hang.
-        peers_timeout: seconds within which all doctors must join.
+        timeout: time limit in seconds for each check that may hang.
+        peers_timeout: time limit in seconds for all doctors to join.
     """
 
     expect_store: bool = False

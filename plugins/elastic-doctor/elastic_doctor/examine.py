@@ -63,7 +63,7 @@ def examined(
 ) -> tuple[Finding, ...]:
     """Check everything that a run with these settings needs. The checks take at most a small multiple of
     `options.timeout`, plus the time for peers, and leave nothing running. Problems are reported as findings, not raised
-    as errors. `added` holds the values of the options that plugins have added."""
+    as errors. `added` contains the values of the options that plugins have added."""
     examination = _Examination(settings, manager, options, clock or SystemClock(), ask_torch, added or {})
     order = list(Check)
     findings = sorted(examination.findings(), key=lambda finding: order.index(finding.check))

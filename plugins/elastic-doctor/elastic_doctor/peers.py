@@ -94,7 +94,7 @@ class PeerMeeting:
 
     Args:
         key: this doctor's key.
-        size: how many doctors are expected.
+        size: the number of expected doctors.
         first: each doctor's heartbeat counter and card when first seen.
         cards: the latest card of each other doctor that is or was present, by key.
         here: keys of all cards in the store at the last read.

@@ -36,7 +36,7 @@ class PipeReader:
             fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _ROOM)
 
     def read(self) -> Iterator[list[bytes]]:
-        """Yield the received lines, but at most as much data as the pipe can hold, so that a flood of data does not
+        """Yield the received lines. Reads at most as much data as the pipe can hold, so that a flood of data does not
         delay the server's timers."""
         for _ in range(_ROOM // _AT_ONCE):
             try:

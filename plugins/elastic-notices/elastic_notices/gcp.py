@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Clock, Context, Duration, Notices, Pause
 
 _HELD: Duration = 5.0
-_LONGEST_HELD = 60  # seconds; maintenance is looked up only between two long polls
+_LONGEST_HELD = 60  # seconds; maintenance is checked only between two long polls
 _BETWEEN: Duration = 1.0  # pause between two long polls, in case the server does not hold them
 _HOST = "GCE_METADATA_HOST"
 _FLAVOR = "Metadata-Flavor"
