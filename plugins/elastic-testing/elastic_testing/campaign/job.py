@@ -59,7 +59,8 @@ class Job:
 
     def _form(self) -> None:
         self._stage.set_up()
-        if not self._stage.until(lambda: self._whole(0.0, 0.0) is not None, FORM_S):
+        ready = self._stage.setting.ready
+        if not self._stage.until(lambda: self._whole(0.0, 0.0) is not None and ready(), FORM_S):
             self._stage.tell("not formed", limit_s=FORM_S, why=self._why())
         self._hold()
 

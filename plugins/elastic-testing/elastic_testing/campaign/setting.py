@@ -50,7 +50,7 @@ class Setting:
             on the real machine.
         servers: store processes, which are started before the nodes.
         have: available prerequisites of faults (see `FaultKind.needs`) that cannot be derived from the other settings.
-        ready: called before each further wave; returns whether the store has recovered.
+        ready: called before each wave; returns whether the store can survive the faults of a wave.
         left: called at the end; returns a line for each item that remains in the store.
         environment: further environment variables for agents and commands.
         limit_s: time limit in seconds for the job to recover (90).
