@@ -62,7 +62,7 @@ _DEADLINE = own_flag(
     "deadline",
     seconds(above=0),
     None,
-    "how long workers may take to exit before they are killed; the node's --shutdown-timeout if that is less",
+    "how long workers may take to exit before they are killed, capped at the node's --shutdown-timeout",
     "S",
     "seconds",
 )
@@ -125,7 +125,7 @@ Hosts a rendezvous store for jobs in a separate process, outside the training no
 receives SIGTERM or SIGINT.
 """,
     {
-        "rdzv_backend": f"backend whose store to serve; by default {choices.BACKEND}",
+        "rdzv_backend": f"backend whose store is served; by default {choices.BACKEND}",
         "rdzv_endpoint": "address to serve on; without a host, all addresses of this machine",
         "nnodes": f"number of nodes that the store has to support; at least {ROOM}",
         "log_format": "format of the log on stderr",

@@ -46,7 +46,7 @@ def drain(
 
     Args:
         timeout: how many seconds to wait for the node to leave; with 0, return immediately.
-        deadline: how many seconds the node's workers get until SIGKILL, if that is less than its shutdown timeout.
+        deadline: how many seconds the node's workers get until SIGKILL, capped at the shutdown timeout (the default).
         tell: receives lines to print.
 
     Raises:
@@ -78,8 +78,8 @@ def stop(
     pause: Callable[[Duration], object] | None = None,
     deadline: Duration | None = None,
 ) -> None:
-    """Ask all nodes of the job to leave. Takes the arguments of `drain`, and raises its errors. If the store ends with
-    its host, the remaining nodes can no longer be observed, and the command stops waiting."""
+    """Ask all nodes of the job to leave. For the arguments and errors, see `drain`. If the store stops together with
+    its host, the function stops waiting, because it can no longer observe the remaining nodes."""
     with observed(settings, manager, ANSWER, clock, pause) as (watcher, job):
         nodes = alive(job.roster, job.state or State())
         if not nodes:
@@ -108,13 +108,13 @@ def _all_gone(watcher: Watcher, job: JobObservation, nodes: Sequence[Entry], tim
             job = watcher.look(job)
         except RendezvousConnectionError:
             seen = f"{len(nodes) - len(left)} of {len(nodes)} node(s) were seen to leave before that"
-            return f"the node that hosted the store has left, and the store has ended with it; {seen}"
+            return f"the node that hosted the store has left, and its store has stopped; {seen}"
     return "all nodes have left"
 
 
 def node_called(word: str, job: JobObservation) -> Entry:
-    """Return the live node with this id. If there is none, return the only live node on this host or with this rank in
-    the running round.
+    """Return the live node whose id is `word`. If there is none, return the only live node whose host name is `word` or
+    whose rank in the running round is `word`.
 
     Raises:
         NotFoundError: no node matches, or several do; the message lists the nodes.
@@ -180,9 +180,9 @@ def departure(node: Entry, job: JobObservation) -> str | None:
 
 
 def _gone(watcher: Watcher, job: JobObservation, node: Entry, ended: threading.Event, timeout: Duration) -> str:
-    """Wait until the node has left, and return how it left. The job's store may end together with the node that hosts
-    it, so `ended` is set when the node's agent has ended. Raises RendezvousTimeoutError if the node does not leave in
-    time, and RendezvousConnectionError if the store fails first."""
+    """Wait until the node has left, and return how it left. If the node hosts the job's store, the store may stop
+    first. `ended` then shows whether the node's agent has ended. Raises RendezvousTimeoutError if the node does not
+    leave in time, and RendezvousConnectionError if the store fails first."""
     until = later(watcher.clock.now(), timeout)
     while (how := departure(node, job)) is None:
         if watcher.clock.now() >= until:

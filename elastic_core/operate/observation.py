@@ -1,7 +1,6 @@
 """Observes a job from outside, without writing to its store, and measures all times on the observer's clock.
 
-A watcher reads the store repeatedly until it has seen a heartbeat from every node, or the time within which one must
-arrive has passed.
+A watcher reads the store repeatedly until it has seen a heartbeat from every node or its deadline has passed.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.seal import HmacSeal
 
 GRACE: Duration = 2.0
-"""The number of seconds that are added to a limit, so that the backend can raise its own, more precise error first."""
+"""Seconds added to each time limit, so that the backend can first raise its own, more precise error."""
 _LOOKS_PER_INTERVAL = 5
 _FOR_ONE_BEAT = 1.5  # intervals
 
@@ -46,7 +45,7 @@ class HeartbeatState:
 
     Args:
         age: seconds since the last heartbeat was seen or, if none has been seen, since the watcher started. None if the
-            store itself drops the entries of failed nodes, so that there are no heartbeats to see.
+            store shows no heartbeats, because it drops the entries of failed nodes itself.
         seen: whether a heartbeat has been seen.
         late: whether the node is considered failed: its heartbeat timed out, or the job has recorded it as lost and no
             heartbeat has been seen.
@@ -124,7 +123,7 @@ class JobObservation:
 
     @property
     def roster(self) -> Roster:
-        """The roster in the form in which the nodes' own policy would see it."""
+        """The roster as the nodes' own policy would see it."""
         return tuple(ObservedEntry(entry, self.beat(entry.key).late, self.since) for entry in self.entries)
 
     @property
@@ -146,8 +145,8 @@ class JobObservation:
 
     @property
     def deadline(self) -> Instant:
-        """The time at which to stop waiting for heartbeats: after the failure timeout or, if the job has already
-        recorded all silent nodes as lost, after the time within which one heartbeat must arrive."""
+        """The time at which to stop waiting for heartbeats. The watcher waits for the failure timeout or, if the job
+        has already recorded all silent nodes as lost, for one and a half heartbeat intervals."""
         return later(self.since, self.longest if self.silent - self.past else _FOR_ONE_BEAT * self.nodes.interval)
 
 
@@ -162,7 +161,7 @@ def _entry(announced: Announced) -> Entry | None:
 
 @dataclass(frozen=True)
 class Watcher:
-    """Reads a job's store, in one thread at a time. `pause` waits for the given number of seconds."""
+    """Reads a job's store. Only one thread at a time may use it. `pause` waits for the given number of seconds."""
 
     backend: RosterBackend
     clock: Clock
@@ -192,8 +191,7 @@ def observed(
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
 ) -> Iterator[tuple[Watcher, JobObservation]]:
-    """Yield a pair: a watcher for the job, and the first observation of the job. `timeout` is how many seconds the
-    store may take to answer.
+    """Yield a watcher for the job and the watcher's first observation. The store may take `timeout` seconds to answer.
 
     Raises:
         NotFoundError: no job with this id has used this endpoint.

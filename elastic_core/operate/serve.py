@@ -1,4 +1,4 @@
-"""`elastic serve`: hosts the store in a separate process until a signal stops it."""
+"""`elastic serve`: hosts a rendezvous store until a signal stops the process."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def serve(server: StoreServer) -> None:
 
 @contextlib.contextmanager
 def _noting() -> Iterator[int]:
-    """Yield a descriptor from which the numbers of signals can be read, one byte each. A Python signal handler would
-    not run while the main thread is waiting."""
+    """Yield a file descriptor from which the numbers of received signals can be read, one byte each. A Python signal
+    handler would not run while the main thread is waiting."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = {number: signal.signal(number, _ignore) for number in _ENDING}

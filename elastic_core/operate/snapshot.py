@@ -56,8 +56,8 @@ class NodeStanding(str, enum.Enum):
 @dataclass(frozen=True)
 class NodeView:
     """One node in a snapshot. `rank` is the node's group rank in the last round, or None if it is not a member. `note`
-    is the reason why the node was refused. `stop` tells which of the node's workers have saved, if they are stopping
-    at a common step."""
+    is the reason why the node was refused. `stop` lists which of the node's workers have saved, if its workers are
+    stopping at a common step."""
 
     rank: int | None
     node: str
@@ -197,8 +197,8 @@ def _of_other(entry: Entry, state: State, beat: HeartbeatState, nodes: NodeRange
 
 
 def _missing(views: list[NodeView], job: JobObservation, state: State) -> tuple[str, ...]:
-    """Return the names of missing nodes. A restarted node has a new key but the same name. Soon after a node is lost,
-    the store drops its entry, and only the record of the last round's end names the node."""
+    """Return the names of missing nodes. Names are compared because a restarted node has a new key. A lost node's entry
+    is soon dropped from the store. After that, only the record of the last round's end contains its name."""
     present = {entry.node for entry in alive(job.roster, state)}
     absent = [view for view in views if view.standing in (NodeStanding.GONE, NodeStanding.LATE)]
     names = [view.node for view in absent if view.key not in state.draining]

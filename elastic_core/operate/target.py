@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def settings_of_job(values: Mapping[str, Any], manager: PluginManager) -> Settings:
-    """Resolve the job's settings as `run` does. Raises ConfigurationError if the endpoint or the id is missing."""
+    """Resolve the job's settings as `elastic run` does. Raises ConfigurationError if the endpoint or id is missing."""
     given = Settings(**{name: value for name, value in values.items() if name in SPECS})
     origins = {name: DEFAULT if getattr(given, name) == spec.default else spec.flag for name, spec in SPECS.items()}
     settings, _ = resolve(given, origins, lambda: "", {}, manager.backend_named)
@@ -61,7 +61,7 @@ def parameters(settings: Settings, manager: PluginManager, patience: Duration) -
 @contextlib.contextmanager
 def opened(params: RendezvousParameters, manager: PluginManager) -> Iterator[tuple[RosterBackend, HmacSeal]]:
     """Yield the job's backend, which is closed on exit, and the seal for its values. As on the nodes, a backend that
-    has only `get_state` and `set_state` is wrapped in a backend with a roster."""
+    has only `get_state` and `set_state` is wrapped in one that has a roster."""
     record = manager.select(RendezvousBackendRecord, params.backend)
     assert record.open_backend is not None  # `parameters` has checked it
     seal = seal_of(params)
