@@ -1,6 +1,6 @@
-"""Failure attribution: distinguishes failures that are causes from failures that may follow from the loss of a peer.
-Attribution is a guess based on the text of the failure messages. The guess affects only two things: whether a failure
-may be exempt from the restart budget, and which failure is shown first."""
+"""Failure attribution: distinguishes root causes from failures that the loss of a peer may have caused. Attribution is
+a guess based on the text of the failure messages. The guess affects only two things: whether a failure may be exempt
+from the restart budget, and which failure is shown first."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ PHRASES = (
 
 
 def is_certain(failures: Mapping[int, ProcessFailure]) -> bool:
-    """Return whether at least one worker certainly failed on its own. A worker that left an exit code but no message
-    may have failed because it lost a peer. The same is true of a worker that aborted, because collectives abort when a
-    peer is lost. A worker that the agent killed because it was hung did fail on its own."""
+    """Return whether the loss of a peer can be ruled out as the cause of at least one failure. It cannot be ruled out
+    for a worker that left an exit code but no message, or that aborted, because collectives abort when a peer is lost.
+    It is ruled out for a worker that the agent killed because it was hung."""
     return any(_by_itself(failure) for failure in failures.values() if failure.caused_by is None)
 
 

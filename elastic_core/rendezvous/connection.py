@@ -1,5 +1,5 @@
-"""Connection health: determines whether the store answers this node. If the store does not answer, determines how long
-it has been silent, and what the node must do. All functions are pure."""
+"""Connection health: tracks whether the store answers this node and, if it does not, how long it has been silent and
+what the node must do. All functions are pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _PAUSES = Backoff(first=0.05, longest=1.0)
 _SLOW = 0.2  # failure timeouts; if an answer takes longer, the store or this node was unavailable
-_LATE = 0.5  # intervals; a node that checks a deadline later than this was suspended
+_LATE = 0.5  # intervals; a node that checks a deadline this much too late was suspended
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Connection:
         return replace(self, retry_at=None) if self.retry_at is not None else self
 
     def silent_since(self, asked: Instant | None) -> Instant | None:
-        """Return when the node began to wait for an answer, or None if it is not waiting."""
+        """Return the time at which the node began to wait for an answer, or None if it is not waiting."""
         return asked if self.since is None else self.since
 
     def should_log(self, asked: Instant | None, now: Instant) -> bool:
@@ -93,7 +93,7 @@ class Connection:
         return since is not None and now - since >= self._patience and not self.logged
 
     def next_look(self, asked: Instant | None, now: Instant) -> Instant:
-        """Return when to check for an outage again. The thread that calls the store may hang."""
+        """Return the time of the next check for an outage. The thread that calls the store may hang."""
         since = self.silent_since(asked)
         return later(now if since is None or now - since >= self._patience else since, self._patience)
 
@@ -102,7 +102,8 @@ class Connection:
         return self.settings.timeout.heartbeat.total_seconds()
 
     def fence_at(self, asked: Instant | None, grace: Duration, now: Instant) -> Instant:
-        """Return when this node stops its workers if the store stays silent. For `grace`, see `RosterBackend`."""
+        """Return the time at which this node stops its workers unless the store answers. For `grace`, see
+        `RosterBackend`."""
         since = self.silent_since(asked)
         due = self._due(now if since is None else since, grace)
         return due if self.extended is None else max(due, self.extended)

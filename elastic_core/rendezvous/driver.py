@@ -2,8 +2,8 @@
 
 The driver has up to three threads, each of which is started when it is first needed. The operating thread asks the node
 for the next operation and performs it, and rests when there is none. The other two threads are watchers, which wait for
-changes in the store: one for changes to the state, and one for changes to the roster. The second one waits only while
-the node needs to know about such changes.
+changes in the store: one for changes to the state, and one for changes to the roster. The roster watcher waits only
+while the node needs to know about such changes.
 
 One lock guards the node. No thread holds it during a store operation, so callers get an immediate answer even while the
 store hangs.
@@ -134,8 +134,8 @@ class Driver:
         return bool(outcome)
 
     def wait(self, found: Callable[[Node, Instant], T | None], until: Callable[[Node], Instant | None]) -> T | None:
-        """Call `found` after every change until it returns a result. Returns None when the time that `until` returns
-        has come; if `until` returns None, there is no limit."""
+        """Call `found` after every change until it returns a result. Returns None at the time that `until` returns; if
+        `until` returns None, there is no time limit."""
         with self._changed:
             while True:
                 now = self._clock.now()
@@ -146,8 +146,8 @@ class Driver:
                 self._changed.wait(min(left, _LONGEST_WAIT))
 
     def stop(self) -> bool:
-        """Close the backend and end the threads. Returns False if a store call still hangs. Raises any error from the
-        close."""
+        """Close the backend and end the threads. Returns False if a store call still hangs. Raises any error from
+        closing the backend."""
         with self._changed:
             self._stopping = True
             threads = list(self._threads.values())

@@ -81,7 +81,7 @@ class Heartbeat:
 @dataclass(frozen=True)
 class HandOver:
     """Let another node take over the store. The agent can also request this. `heirs` lists the keys of the candidates,
-    the preferred one first. The result is whether one of them has taken it over."""
+    the preferred one first. The result is whether one of them has taken over the store."""
 
     heirs: tuple[str, ...]
     timeout: float

@@ -1,4 +1,4 @@
-"""Leader election: which node runs `decide` for all nodes, as one node sees it. All functions are pure.
+"""Leader election from one node's point of view: which node runs `decide` for all nodes. All functions are pure.
 
 Safety does not depend on having a single leader; a single leader only limits the load on the store. The leader
 increments the leader counter with every heartbeat. The state determines the nodes' succession order. When the counter
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.model import State
     from elastic_core.rendezvous.settings import RendezvousSettings
 
-_DOUBTFUL = 0.5  # failure timeouts of silence, after which a node recounts the nodes that precede it
+_DOUBTFUL = 0.5  # failure timeouts of silence after which a node recounts the nodes that precede it
 _ENOUGH = 2  # observations after which a counter is considered stopped
 _MOST_FAULTS = 3  # consecutive failures of a leader's work after which the node stops leading
 _BARRED = 10  # failure timeouts for which a node that has failed as a leader does not lead again
@@ -94,8 +94,8 @@ class Election:
         return replace(self, leading=False, stepping_in="", succession_read=False, faults=0)
 
     def counted(self, value: int | None, now: Instant, place: int) -> Election:
-        """Record that this node has incremented the counter. If another node does so as well, the one that is not first
-        in the succession order steps back."""
+        """Record that this node has incremented the counter. If another node increments it as well, this node stops
+        leading unless it is first in the succession order."""
         others = self.leading and self.counter is not None and value is not None and value > self.counter.value + 1
         counter = None if value is None else Counter(value, now)
         return replace(self, counter=counter, leading=self.leading and not (others and place > 0))
@@ -114,7 +114,7 @@ class Election:
         return replace(seen, stepping_in="the leader is silent") if silent else seen
 
     def after_outage(self, now: Instant) -> Election:
-        """Restart the wait, because the leader could not increment the counter during the outage either."""
+        """Restart the wait for the leader, which could not increment the counter during the outage either."""
         return self if self.counter is None else replace(self, counter=self.counter.after_outage(0, now))
 
     def leader_left(self, vacant: bool, now: Instant, place: int) -> Election:

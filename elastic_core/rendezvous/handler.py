@@ -51,20 +51,20 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.effects import Request
     from elastic_core.rendezvous.model import State
 
-_PROBE: Duration = 2.0  # seconds that another node has to answer a probe
+_PROBE: Duration = 2.0  # seconds for another node to answer a probe
 _PROBE_AGAIN: Duration = 30.0  # seconds between probes by a node that cannot reach members of the round
 _MOST_PROBED = 64
-_SEEING_NODES = 64  # with more nodes, a waiting node does not read the roster in every `progress`
+_SEEING_NODES = 64  # with more nodes, a waiting node does not read the roster on every call of `progress`
 
 
 class DynamicRendezvousHandler(RoundHandler):
-    """Forms rounds by means of a backend.
+    """Forms rounds with a backend.
 
     Args:
         node: describes this node to other nodes.
         stores: provides each round's store.
         incarnation: unique for each start of this node's agent (default: a random string).
-        name: the name by which the backend was selected (default: the backend's own).
+        name: the name by which the backend was selected (default: the backend's own name).
         seal: signs what the node writes (default: nothing is signed).
 
     Raises:
@@ -191,8 +191,8 @@ class DynamicRendezvousHandler(RoundHandler):
             self._driver.tell(partial(Node.reaches, unreachable=unreachable))
 
     def _come_to(self, found: Callable[[Node], State | None], until: Instant | None = None) -> State | None:
-        """Wait until `found` returns a state. Returns None if `until` comes first. Raises
-        RendezvousError if `found` can never return a state."""
+        """Wait until `found` returns a state. Returns None if `until` comes first. Raises RendezvousError if `found`
+        can never return one."""
 
         def look(node: Node, now: Instant) -> State | None:
             obstacle = node.obstacle(now)
@@ -430,7 +430,7 @@ def create_handler(
     Args:
         store: holds the rounds' stores; None if `stores` is given.
         stores: provides each round's store.
-        name: what `get_backend()` returns (default: the backend's name). Plugins with aliases pass `params.backend`.
+        name: the result of `get_backend()` (default: the backend's name). Plugins with aliases pass `params.backend`.
 
     Raises:
         ConfigurationError: an option is out of bounds.
@@ -442,6 +442,6 @@ def create_handler(
     given = stores or PrefixedStores(cast("Store", store), params.run_id, partial(advertised_address, params))
     settings, seal = settings_of(params), seal_of(params)
     if not seal.signs and params.max_nodes > 1 and is_remote(params.endpoint):
-        advice = "any client that reaches it can change or end this job; give every node the same --rdzv-secret-file"
+        advice = "any client of the endpoint can change or end this job; give every node the same --rdzv-secret-file"
         get_logger().warning("rendezvous not signed", endpoint=params.endpoint, advice=advice)
     return DynamicRendezvousHandler(backend, settings, node, given, name=name, seal=seal)

@@ -22,7 +22,7 @@ class JoinStatus(enum.Enum):
     """The progress of a node that is joining the next round.
 
     MEMBER: the round has formed and includes the node. GATHERING: no round is running. WAITING: the running round will
-    end to admit this node. SPARE: the running round is full. CLOSED, DRAINED, REFUSED: the node gets no round.
+    end to admit this node. SPARE: the running round is full. CLOSED, DRAINED, REFUSED: the node cannot join a round.
     """
 
     MEMBER = "member"
@@ -35,12 +35,12 @@ class JoinStatus(enum.Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the node will never get a round."""
+        """Whether the node can no longer join a round."""
         return self in (JoinStatus.CLOSED, JoinStatus.DRAINED, JoinStatus.REFUSED)
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether the node must wait, with no time limit, for another round to end."""
+        """Whether the node must wait, with no time limit, for the running round to end."""
         return self in (JoinStatus.WAITING, JoinStatus.SPARE)
 
 

@@ -1,5 +1,5 @@
-"""A node's messages to users: why the node gets no round, why it leaves its round, and which nodes are missing. All
-functions are pure."""
+"""A node's messages to users: why the node cannot join a round, why it leaves its round, and which nodes are missing.
+All functions are pure."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def no_contact(
 def no_place(
     state: State, status: JoinStatus, key: str, run_id: str, was_closed: bool, has_run: bool = False
 ) -> RendezvousError:
-    """Return the error for a node that gets no round. `was_closed` states whether the job was already closed when the
-    node asked for its first round. `has_run` states whether the node has been in a round."""
+    """Return the error for a node that cannot join a round. `was_closed` states whether the job was already closed when
+    the node asked for its first round. `has_run` states whether the node has been in a round."""
     if status is JoinStatus.DRAINED:
         return (DrainedError if has_run else RendezvousGracefulExitError)(DRAINED)
     if status is JoinStatus.REFUSED:
@@ -100,8 +100,8 @@ def fenced(seconds: Duration, failure_timeout: Duration, outage: Exception | Non
 def progress(
     state: State | None, gathering: Wait | None, roster: Roster, settings: RendezvousSettings, key: str
 ) -> str:
-    """Return a line that names the nodes that have joined and those that are missing. The line is empty if the node
-    does not know."""
+    """Return a line that names the nodes that have joined and those that are missing. The line is empty if they are not
+    known."""
     if state is None:
         return f"connecting to the store at {settings.endpoint}" if settings.endpoint else "connecting to the store"
     if state.open and state.seated(key):
@@ -133,7 +133,7 @@ def _work_left(state: State, roster: Roster) -> str:
 
 
 def first_names(names: Sequence[str]) -> str:
-    """Return the first eight names, and the number of the remaining ones, as a string."""
+    """Return a string with the first eight names and the number of remaining names."""
     shown = ", ".join(names[:_MOST_NAMES])
     more = len(names) - _MOST_NAMES
     return f"{shown} and {more} more" if more > 0 else shown

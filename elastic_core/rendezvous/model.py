@@ -50,7 +50,7 @@ class RoundId(NamedTuple):
 
 NO_ROUND = RoundId()
 MOST_REPORTS = 8
-"""The largest number of reports in a state. All nodes read them, and users need no more."""
+"""The maximum number of reports in a state. All nodes read the reports, and users need no more than this."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Report:
     """One node's report of its failed workers.
 
     Args:
-        certain: whether it is certain that the loss of a peer was not the cause.
+        certain: whether the loss of a peer can be ruled out as the cause.
         number: counts the node's reports; a later report replaces an earlier one.
     """
 
@@ -93,7 +93,7 @@ class Entry:
     Args:
         key: the node's name and an incarnation, unique for each start of an agent.
         node: the node's name.
-        address, port: where the workers' store is if this node becomes rank 0.
+        address, port: the address of the workers' store if this node becomes rank 0.
         stop_timeout: how many seconds this node may take to stop its workers.
         after: the last round that the node knows of.
         waits: whether the node waits for a round newer than `after`; False while it is in the round `after`.
@@ -277,8 +277,8 @@ def formed(
     state: State, seats: Iterable[Seat], max_restarts: int, reason: str, announced: Collection[str] = ()
 ) -> State:
     """Return the state with the next round. The node that writes the state adds the round's identifier. `announced`
-    holds the keys of all entries. The state drops drained and refused nodes that have no entry, except for drained
-    members of the last round, which may merely be cut off."""
+    lists the keys of all entries. Drained and refused nodes that have no entry are dropped. Drained members of the last
+    round are always kept, because they may merely be cut off."""
     taken = Seats.of(seats)
     return replace(
         state,
@@ -425,8 +425,8 @@ def closed(state: State, by: str, reason: str, succeeded: bool) -> State:
 
 def recovered(known: State, found: State, runs: bool = True) -> State:
     """Return the state that the store should contain after a node that knows the state `known` has read `found`. The
-    result is `found` unless the store has lost data. If it has, the result is the later of the two states, except that
-    the end of the job and the number of used restarts are always kept. The end of an earlier job with the same id is
+    result is `found` unless the store has lost data. In that case, the result is the later of the two states, but the
+    end of the job and the number of used restarts are always kept. The end of an earlier job with the same id is
     ignored. If another node has started the job over and its round is running, only a node that still `runs` the known
     round overrules the new round."""
     if found.closed:

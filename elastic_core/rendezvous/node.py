@@ -125,7 +125,7 @@ class Node:
         self.election = Election(settings)
         self.membership = Membership()
         self.lingers = False
-        # Requests that are not done yet, and the outcomes of those that are.
+        # Pending requests, and the outcomes of completed requests.
         self._requests: tuple[Request, ...] = ()
         self._looks: tuple[RefreshRoster, ...] = ()
         self._looking: tuple[RefreshRoster, ...] = ()
@@ -301,12 +301,12 @@ class Node:
     # -- notifications and outcomes
 
     def state_changed(self) -> None:
-        """Note that another node may have written the state."""
+        """Record that another node may have written the state."""
         self._state_stale = True
         self.connection = self.connection.retry_now()
 
     def roster_changed(self) -> None:
-        """Note that another node may have announced or withdrawn an entry."""
+        """Record that another node may have announced or withdrawn an entry."""
         self._roster_stale = True
 
     def answered(self, answer: Any, now: Instant) -> None:
@@ -336,8 +336,8 @@ class Node:
             self._beaten(operation, answer, now)
 
     def broke(self, error: Exception, now: Instant) -> None:
-        """Process the failure of the operation that `next` returned. After it, everything that the node has read may be
-        out of date."""
+        """Process the failure of the operation that `next` returned. After a failure, everything that the node has read
+        may be out of date."""
         _, asked = self._end_operation(now)
         self._state_stale = self._roster_stale = True
         self._looks, self._looking = (*self._looking, *self._looks), ()
@@ -371,7 +371,7 @@ class Node:
             self._settle(error)
 
     def _log_fault(self, error: Exception) -> None:
-        if type(error) is not type(self.fault) and not isinstance(error, ConfigurationError):  # which ends the join
+        if type(error) is not type(self.fault) and not isinstance(error, ConfigurationError):  # this ends the join
             trace = None if isinstance(error, ElasticError) else error
             self._note("warning", "rendezvous fault", trace, reason=f"{type(error).__name__}: {error}")
         self.fault = error
@@ -449,7 +449,7 @@ class Node:
         if state.seats[rank] == self.entry.seat:
             self.membership = replace(self.membership, round=state.round, formed=state, joins=False, running=True)
         else:
-            reason = f"{self.entry.node} has announced another address since"
+            reason = f"{self.entry.node} has since announced another address"
             self.request(ChangeState(_given_up, (self.key, state.round, Cause.LEFT, self.entry.node, reason)))
 
     def _catch_up(self) -> None:
@@ -816,11 +816,11 @@ class Node:
 
     @property
     def join_status(self) -> JoinStatus:
-        """How far the node has come in joining the next round."""
+        """The node's progress in joining the next round."""
         return join_status(self.state or State(), self.key, self.entry.after, self.settings.max_nodes)
 
     def obstacle(self, now: Instant) -> RendezvousError | ElasticError | None:
-        """Return why the node will not get the round that it wants, or None while it still can."""
+        """Return the reason why the node cannot join the round that it wants, or None while it still can."""
         member, state = self.membership, self.state
         if member.shut:
             return RendezvousGracefulExitError("the rendezvous was shut down on this node")
@@ -844,8 +844,8 @@ class Node:
 
     @property
     def join_deadline(self) -> Instant | None:
-        """When the node stops waiting for the round. It is None while the node waits for another round to end and the
-        store answers. If the store has never answered, the node gives up sooner, because the endpoint may be wrong."""
+        """The time at which the node gives up, or None while it waits for another round to end and the store answers.
+        If the store has never answered, the node gives up sooner, because the endpoint may be wrong."""
         if self.state is None:
             return min(self.membership.join_by, self.membership.contact_by)
         if not self._waits:
@@ -872,8 +872,8 @@ class Node:
         return found
 
     def unfinished(self) -> tuple[int, ...] | None:
-        """Return the ranks of this node's round whose workers have not succeeded, or None if the state no longer has
-        that round."""
+        """Return the ranks of this node's round whose workers have not succeeded, or None if the state contains another
+        round."""
         state = self.state
         if state is None or state.round != self.membership.round:
             return None
@@ -904,8 +904,8 @@ class Node:
 
     def suspects(self, most: int) -> tuple[Seat, ...]:
         """Return up to `most` members that this node may be unable to reach. If a lost connection may have ended this
-        node's last round, they are members of that round. They may also be members of a running round that excludes
-        this node because it could not reach them."""
+        node's last round, the result contains members of that round. If a running round excludes this node because it
+        could not reach some members, the result contains members of the running round."""
         state = self.state or State()
         failed = state.end is not None and state.end.cause_unclear
         mine = state.round == self.membership.round and state.seated(self.key)
@@ -916,7 +916,7 @@ class Node:
         return tuple(seat for seat in (state.seats[place] for place in ring) if seat.key != self.key)
 
     def notice(self, now: Instant) -> Instant:
-        """Log an outage that has lasted for a while, even if an attempt hangs. Returns when to call `notice` again."""
+        """Log an outage that has lasted for a while, even if an attempt hangs. Returns the time of the next call."""
         since = self.connection.silent_since(self._asked_at)
         if since is not None and self.connection.should_log(since, now):
             reason = str(self.connection.outage or "it does not answer")
@@ -925,14 +925,14 @@ class Node:
         return self.connection.next_look(since, now)
 
     def fence_at(self, now: Instant, grace: Duration) -> Instant:
-        """Return when the node stops its workers if the store does not answer."""
+        """Return the time at which the node stops its workers if the store does not answer."""
         return self.connection.fence_at(self._asked_at, grace, now)
 
     def stop_by(self, now: Instant, grace: Duration) -> Instant | None:
-        """Return when the last round's workers must have ended, or None if there is no limit. If this node has been cut
-        off for too long, other nodes may continue without it, so its workers get half a heartbeat interval. They get no
-        time if the node has been declared lost or a round has formed without it. There is no limit if the whole job has
-        ended. There is also none if the node is leaving, because other nodes wait until its entry is withdrawn."""
+        """Return the time by which the last round's workers must have ended, or None if there is no limit. If this node
+        has been cut off for too long, its workers get half a heartbeat interval, because other nodes may continue
+        without it. They get no time if the node was declared lost or a round has formed without it. There is no limit
+        if the job has ended, or if the node is leaving, because other nodes wait until its entry is withdrawn."""
         state, member = self.state or State(), self.membership
         if state.closed:
             return None

@@ -5,9 +5,9 @@ If the store shows heartbeats, a node is late when its counter has not changed f
 have been unchanged in enough reads, because an observer that could not read may have missed changes.
 
 A store with leases shows no heartbeats, and drops the entries of failed nodes. Such a store may also drop all entries
-by mistake: after an outage, after a loss of data, or in an etcd cluster (before 3.5.11) whose leader was suspended:
-that leader later revokes every lease that was not renewed with *it*. An observer must therefore not consider other
-nodes lost until it has had time to learn whether its own entry was dropped, too.
+by mistake, for example after an outage or a loss of data. An etcd cluster (before 3.5.11) does so after its leader was
+suspended: when the leader resumes, it revokes every lease that was not renewed with *it*. An observer must therefore
+not consider other nodes lost until it has had time to learn whether its own entry was dropped, too.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 CONFIRM: Duration = 0.75
-"""If a store ends all leases, the maximum number of seconds between the ends of two leases. etcd revokes leases in
-limited batches, twice a second."""
+"""The maximum number of seconds from the end of one lease to the end of the next if a store ends all leases. etcd
+revokes leases in limited batches, twice a second."""
 SURELY = 1.5  # intervals within which an observer sees a live node's heartbeat
 DOUBTS = 2  # extra reads before an observer that has only just begun to read considers a node late
 
@@ -70,9 +70,9 @@ class Observation:
         registrations: all entries that the store contained at the last read.
         roster: the readable ones among these entries.
         leased: whether the store drops the entries of failed nodes.
-        settled: when a node without an entry may first be considered lost.
+        settled: the time from which a node without an entry may be considered lost.
         absent: members without an entry.
-        looked: whether the observer has read the roster at all.
+        looked: whether the observer has read the roster yet.
         ended: keys of agents that are known to have ended in this round.
         heard: the keys in `ended` that another node reported. If such an agent returns, the report is ignored.
     """
@@ -150,8 +150,8 @@ class Observation:
         return leased and stood and all(item.key != own for item in found)
 
     def after_outage(self, now: Instant) -> Observation:
-        """Give nodes time for a few more reads before they are late. Also reset when each node was first seen, because
-        one of two agents with the same name may have ended during the outage."""
+        """Give nodes time for a few more reads before they are late. Also reset the time at which each node was first
+        seen, because one of two agents with the same name may have ended during the outage."""
         most = max(self.attempts - 1 - DOUBTS, 0)
         counters = {key: counter.after_outage(most, now) for key, counter in self.counters.items()}
         return replace(self, counters=counters, roster=tuple(replace(seen, since=now) for seen in self.roster))

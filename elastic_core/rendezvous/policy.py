@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Write:
-    """Write `state` in place of the one that the decision is based on."""
+    """Write `state` in place of the state on which the decision is based."""
 
     state: State
     reason: str

@@ -4,7 +4,7 @@ The state on which the nodes have agreed is still valid, and the leader writes i
 yet waits for the leader to do so. If nothing has been written back after a few intervals, the node treats the place as
 empty, unless the value there may be the state of other nodes. If that state is signed with another secret, the node
 challenges the other nodes by overwriting it. If those nodes are alive, they write their state back, and this job cannot
-run here.
+use the place.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def holders(roster: Roster, state: State) -> dict[str, Entry]:
 
 
 def _claim(entry: Entry, state: State) -> int:
-    """Return how strong the node's claim to its name is."""
+    """Return the strength of the node's claim to its name."""
     if state.seated(entry.key) and entry.key not in state.gone:
         return 2
     return int(is_ready(entry, state))

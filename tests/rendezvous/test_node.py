@@ -120,7 +120,7 @@ def test_round_with_an_outdated_address_ends(pair):
     leader.write(lambda state: replace(model.formed(state, seats, 3, ""), round=model.RoundId(2, "a/1.9")))
     other.settle()
     assert not other.node.membership.running
-    assert (other.state.open, other.state.end.reason) == (False, "b has announced another address since")
+    assert (other.state.open, other.state.end.reason) == (False, "b has since announced another address")
 
 
 def test_spare_waits_without_a_deadline(alone):
