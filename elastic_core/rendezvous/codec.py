@@ -40,7 +40,7 @@ _MOST_FAILURES = 8
 _TAIL_LINES = 20
 _LONGEST_LINE = 400
 _ALL_FAILURES = 64 * 1024  # characters for all failures together, without names
-_IN_ENTRY = 4 * 1024  # the same for an entry; a character may take 12 bytes
+_IN_ENTRY = 4 * 1024  # the same limit for an entry, in which a character may take 12 bytes
 _FAILURES_IN_ENTRY = 2
 _MOST_ITEMS = 2**16
 _GREATEST = 2**63
@@ -111,11 +111,11 @@ def encoded_state(state: State) -> bytes:
 
 
 def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
-    """Decode a state. The seats are not parsed again if they are those of an earlier state (`known`), as they are after
-    a round has ended. Raises RendezvousStateError if the bytes are not a valid state."""
+    """Decode a state. `known` holds the seats of an earlier state; if the seats have not changed since, they are not
+    parsed again. Raises RendezvousStateError if the bytes are not a valid state."""
     _check_length(data, LONGEST_STATE, "state")
     if data.startswith(MARK):
-        _refuse("state", "a signed one, for nodes that have the secret (--rdzv-secret-file)", data)
+        _refuse("state", "a state signed with a secret that this node lacks (--rdzv-secret-file)", data)
     head, _, rest = data.partition(b"\n")
     document = _loaded(head, "state")
     try:
@@ -143,7 +143,7 @@ def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
             origin=_name(document["origin"]),
         )
     except _UNFIT as error:
-        _refuse("state", f"a missing field or one of the wrong type ({error})", data, error)
+        _refuse("state", f"a state with a missing or invalid field ({error})", data, error)
 
 
 def encoded_entry(entry: Entry) -> bytes:
@@ -176,7 +176,7 @@ def decoded_entry(data: bytes) -> Entry:
         check_entry(entry)
         return entry
     except _UNFIT as error:
-        _refuse("entry", f"a missing field or one of the wrong type ({error})", data, error)
+        _refuse("entry", f"an entry with a missing or invalid field ({error})", data, error)
 
 
 def check_entry(entry: Entry) -> None:
@@ -188,7 +188,7 @@ def check_entry(entry: Entry) -> None:
     if not 1 <= entry.local_world_size < 2**31:
         raise ValueError(f"expected at least one worker, found {entry.local_world_size}")
     if not 0 <= entry.port < 2**16 or not 0 <= entry.lifeline < 2**16:
-        raise ValueError(f"expected two ports, found {entry.port} and {entry.lifeline}")
+        raise ValueError(f"expected ports from 0 to {2**16 - 1}, found {entry.port} and {entry.lifeline}")
     least = min(entry.max_restarts, entry.after.number, entry.done.number, entry.stop_timeout)
     if least < 0:
         raise ValueError(f"expected numbers of 0 or more, found {least}")
@@ -340,8 +340,8 @@ def _stop_of(item: Any) -> StopStatus:
 
 
 def bounded(failure: ProcessFailure) -> ProcessFailure:
-    """Return the failure as other nodes see it. Long strings keep only their end. A stack keeps its start, or is
-    dropped if another failure caused this one."""
+    """Return the failure in the form in which other nodes see it. Only the end of a long string and the start of a long
+    stack are kept. The stack is dropped if another failure caused this one."""
     values = {item.name: getattr(failure, item.name) for item in fields(failure)}
     texts = {name: value[-_LONGEST_TEXT:] for name, value in values.items() if isinstance(value, str)}
     tail = tuple(line[:_LONGEST_LINE] for line in failure.stderr_tail[-_TAIL_LINES:])

@@ -11,10 +11,10 @@
    into the store that another node has started there.
 
 If no heir takes over in time, the host records that the store stays where it is, and the nodes begin a new epoch in it.
-The nodes also begin a new epoch in two other cases: if a marker leads back to the same store, or if it leads to an
-address where no store answers and the host of that store has stopped checking its pointer here. Such a host may merely
-have been cut off. When it finds that nodes have continued at the endpoint without it, it ends its own epoch with a
-marker that leads to the endpoint.
+They do the same if a marker leads back to the same store. They also do the same if a marker leads to an address where
+no store answers, and that store's host has stopped checking its pointer here. That host may merely have been cut off.
+If so, it later finds that nodes have continued at the endpoint without it, and ends its own epoch with a marker that
+leads to the endpoint.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.store_connection import StoreConnection
 
 HEIR_PATIENCE: Duration = 0.5  # time for the previous heir to take over
-POINTER_PATIENCE: Duration = 12.0  # time within which a store's host checks its pointer again
+POINTER_PATIENCE: Duration = 12.0  # seconds without a pointer check after which a store's host is considered gone
 _PAUSES = Backoff(first=0.05, longest=5.0)
 _LAST: Duration = 1.0
 _NEVER = "elastic/never"  # a key that no node writes
@@ -144,13 +144,13 @@ class Pointer:
             get_logger().debug("store not pointed at", endpoint=connection.where, reason=str(error))
 
     def _check_other_state(self, connection: StoreConnection, versions: Versions) -> None:
-        reason = "this store's nodes are joining them"
+        reason = "this store's nodes are joining the nodes at the endpoint"
         try:
             found = versions.newest(connection.store)
             if found is None:
                 return
             if self._seal.is_others(found[0]):
-                reason = "those nodes have a secret, but this store's nodes do not"
+                reason = "the nodes at the endpoint have a secret, but this store's nodes do not"
             else:
                 self.overtaken_at = connection.where
                 self._closed.set()

@@ -33,7 +33,7 @@ _WAITING = 64  # the length of the queue of incoming connections, which are neve
 
 
 class Lifeline:
-    """An agent's own lifeline, and the agent's watch over another one.
+    """An agent's own lifeline, and its connection to the lifeline of another agent.
 
     Args:
         watched: returns the member to watch, or None.
@@ -47,7 +47,7 @@ class Lifeline:
         self._open = False
         self._changed = threading.Condition()
         self._seat: Seat | None = None
-        self._turn = self._taken = 0  # how often the member changed, and how many changes the thread saw
+        self._turn = self._taken = 0  # changes of the member to watch: all, and those that the thread has seen
         self._connection: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -60,7 +60,7 @@ class Lifeline:
 
     def listen(self, address: str) -> int:
         """Listen on the address, and close older connections, so that the watching agent reconnects. Returns the port,
-        or 0 on failure. In that case, only missing heartbeats show that this agent has ended."""
+        or 0 on failure. After a failure, only missing heartbeats show that this agent has ended."""
         if self._own is None or self._closed:
             return 0
         try:

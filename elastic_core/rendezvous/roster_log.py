@@ -55,7 +55,7 @@ _MOST_AT_ONCE = 4096  # small values in one operation
 _TIDIED_AT_ONCE = 64
 _MOST_TRIES = 256  # slots to try, because some may be void or filled by something else
 _FAR_BEHIND = 256  # slots; if more follow an entry, its node announces it again
-_OTHERS_KEPT = 4096  # slots of nodes with another secret; live nodes announce themselves again before this many
+_OTHERS_KEPT = 4096  # slots to keep for nodes with another secret; live nodes announce themselves again sooner
 _BEATS_PER_LOOK = 64
 _MOST_DIGITS = 18
 _LONGEST_KEY = 4096
@@ -91,7 +91,7 @@ class _Own:
     Args:
         first, latest: the entry's first and newest slots; `latest` is None if that slot may not have been written.
         written: the content of the newest slot.
-        entry: None if this node is about to withdraw it.
+        entry: the encoded entry; None if this node is about to withdraw it.
         beats: the entry's heartbeat counter.
     """
 
@@ -198,7 +198,7 @@ class RosterLog:
             self.announce(store, key, own.entry)
 
     def _is_in_place(self, store: Store, own: _Own, slot: int) -> bool:
-        """Return whether the record in this slot still exists and is not far behind the end of the log. Most heartbeats
+        """Return whether the record in this slot still exists and is not far behind the end of the log. Most calls
         check neither, and return True."""
         if own.beats % _BEATS_PER_LOOK == 0:
             return 0 <= add(store, self._keys.slots, 0) - slot <= _FAR_BEHIND
@@ -350,7 +350,7 @@ class RosterLog:
         return None if opened is None else decoded_record(opened)
 
     def _tidy(self, store: Store) -> None:
-        """Move `base` past dead slots. Only the reader that moved it deletes them."""
+        """Move `base` past dead slots. Only the reader that has moved `base` deletes these slots."""
         begin = min((live.slot for live in self._live.values()), default=self.cursor + 1)
         begin = min(begin, self._base + _TIDIED_AT_ONCE)
         if self._others is not None:
@@ -367,8 +367,8 @@ class RosterLog:
         self._withdrawn = {slot: counter for slot, counter in self._withdrawn.items() if slot >= begin}
 
     def _delete_left(self, store: Store, slot: int, counted: set[str]) -> None:
-        """Delete this slot and those before it, down to the first gap. They remain if a reader died after it had moved
-        `base`."""
+        """Delete this slot and those before it, down to the first gap. Such slots remain if a reader has died after it
+        had moved `base`."""
         while slot > 0 and (value := peek(store, self._keys.slot(slot))) is not None:
             if not self._delete(store, slot, self._withdrawn_in(slot, value), counted):
                 return  # the store cannot delete keys
@@ -393,7 +393,7 @@ class RosterLog:
 
     def _counted(self, store: Store, counters: list[str], values: Mapping[str, bytes]) -> dict[str, int]:
         """Return the number of heartbeats for each counter. The number is 0 if something else has overwritten or
-        deleted the counter. The counter's node notices that, and switches to another counter."""
+        deleted the counter. The node that owns the counter notices this, and switches to another counter."""
         beats = {}
         for counter in counters:
             value = values.get(counter, b"")
@@ -404,7 +404,7 @@ class RosterLog:
 
 
 def values_there(store: Store, keys: Sequence[str]) -> dict[str, bytes]:
-    """Return the values of the keys that exist. Takes two operations if all do and the store has `multi_get`."""
+    """Return the values of the keys that exist. Takes two operations if all exist and the store has `multi_get`."""
     there = _there(store, list(keys))
     found: dict[str, bytes] = {}
     for start in range(0, len(there), _MOST_AT_ONCE):

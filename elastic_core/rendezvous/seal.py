@@ -48,7 +48,7 @@ class HmacSeal:
         reread: reads the secrets again, in case a value is signed with a new one.
 
     Attributes:
-        refused: how many values have been found that had no valid signature for their place.
+        refused: the number of values found without a valid signature for their place.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ def _digest(key: bytes, *parts: bytes) -> bytes:
 
 
 class SignedBackend(RosterBackend):
-    """Signs the states and entries of a backend that cannot sign, and closes that backend. A place in such a backend
-    holds one value after another, so an older signed value that an attacker puts back is accepted."""
+    """Signs the states and entries of a backend that cannot sign, and owns that backend. New values in such a backend
+    replace old ones in the same place, so an old signed value that an attacker puts back is accepted."""
 
     def __init__(self, backend: RosterBackend, seal: Seal) -> None:
         self._backend = backend

@@ -78,10 +78,10 @@ class _Lazy(Sequence[T]):
 
 
 class Seats(_Lazy[Seat]):
-    """The seats of a round in rank order. No field contains a tab or a line break; `codec` checks announced entries.
+    """The seats of a round in rank order. No field contains a tab or a newline; `codec` checks announced entries.
 
     Args:
-        text: for each seat, a line break and the tab-separated fields.
+        text: for each seat, a newline and the tab-separated fields.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -142,7 +142,7 @@ class Seats(_Lazy[Seat]):
 
     @classmethod
     def unpacked(cls, data: bytes, longest: int) -> Seats:
-        """Return the seats from packed data whose text has at most `longest` bytes. Raises ValueError otherwise."""
+        """Return the seats from packed data. Raises ValueError if the data is invalid or the text is too long."""
         reader = zlib.decompressobj()
         try:
             text = reader.decompress(data, longest)

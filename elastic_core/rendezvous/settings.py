@@ -33,7 +33,7 @@ _ANY_PORT = 9  # no packet is ever sent to this address
 
 
 def in_seconds(duration: timedelta | float) -> Duration:
-    """Return a timedelta, or a number of seconds, in seconds."""
+    """Return the duration in seconds."""
     return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
 
 
@@ -84,8 +84,7 @@ class RendezvousSettings:
         keep_alive_interval: seconds between two heartbeats.
         keep_alive_max_attempt: how many heartbeats may be missed before a node is considered lost; at least 2.
         lease_ttl: see `RosterBackend.lease_ttl`.
-        connect_timeout: how many seconds the store may take to answer for the first time; None allows the same time as
-            for a round to form.
+        connect_timeout: how many seconds the store may take to answer for the first time; None means the join timeout.
         endpoint: the store's endpoint, for messages.
         join_option: the name of the option that sets the join timeout, for messages.
         rank_policy: a function that orders a round's nodes and never raises an exception; if None, nodes keep their

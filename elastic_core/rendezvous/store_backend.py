@@ -68,16 +68,16 @@ class StoreBackend(RosterBackend):
     """A backend over any key-value store.
 
     The backend makes up to three connections, each when it is first needed: one for operations, and one for each of the
-    two waits. It notices that the store was restarted empty when it connects. Because some clients reconnect on their
-    own, it also notices this when counters have fallen. The backend then forgets everything, and the next heartbeat
-    raises EntryDroppedError. The same happens if the store came back with older data or something else has written
-    contradictory data; in that case, the nodes also begin a new epoch. The backend announces this node's entries again
-    without being asked only if another node has taken over the store with its data.
+    two waits. If the store was restarted empty, the backend detects this when it connects or, because some clients
+    reconnect on their own, when counters have fallen. It then forgets everything, and the next heartbeat raises
+    EntryDroppedError. It does the same if the store has returned with older data or something else has written
+    contradictory data. In these two cases, the nodes also begin a new epoch. The backend announces this node's entries
+    again without being asked only if another node has taken over the store with its data.
 
     Args:
         connector: makes the connections; this backend closes it.
         run_id: the job's run id; jobs with different ids do not see each other in one store.
-        name: selects the backend.
+        name: the name by which the backend is selected.
         clock: measures how long a slot in the log stays unfilled.
         hole_patience: seconds after which an unfilled slot is voided.
         observes: whether this process only reads, until it announces an entry, sends a heartbeat or writes the state.
@@ -346,9 +346,9 @@ class StoreBackend(RosterBackend):
     def _successor(
         self, store: Store, epoch: _Epoch, timeout: Duration, heirs: Sequence[str] = (), stays: bool = False
     ) -> str:
-        """Return the address of the store from now on, or an empty string if the store stays here. If it is this node's
-        turn, the node takes over the store. `stays` is True if this node serves the store and keeps it when no other
-        node takes it over in time. Raises RendezvousConnectionError if no node has taken the store over yet."""
+        """Return the store's new address, or an empty string if the store stays here. If it is this node's turn, the
+        node takes over the store. `stays` is True if this node serves the store and keeps it when no other node takes
+        it over in time. Raises RendezvousConnectionError if no node has taken the store over yet."""
         if self._mover is None:
             raise foreign("a store that never moves", "a marker that it has moved")
         place = None if self._observes else turn(heirs, epoch.log.own_keys, self._mover.listed)

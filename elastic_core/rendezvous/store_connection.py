@@ -102,8 +102,8 @@ class StoreConnector(Protocol):
         ...
 
     def connect(self, aside: bool = False) -> StoreConnection:
-        """Return a new connection. If `aside`, the connection is only for waiting, so give up soon. Raises
-        RendezvousConnectionError if this fails or the connector has been closed."""
+        """Return a new connection. If `aside` is True, give up soon, because the connection is only for waiting. Raises
+        RendezvousConnectionError if the attempt fails or the connector has been closed."""
         ...
 
     def close(self) -> None:
@@ -112,8 +112,8 @@ class StoreConnector(Protocol):
 
 
 class FactoryConnector:
-    """Makes connections to a store by means of a function that creates clients. Each thread that uses the store gets
-    its own client.
+    """Makes connections to a store with a function that creates clients. Each thread that uses the store gets its own
+    client.
 
     Args:
         make: a function that creates a client of the store; it may raise any error.

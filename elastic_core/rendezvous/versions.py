@@ -97,7 +97,7 @@ class Keys:
 
 def is_wait_timeout(error: BaseException) -> bool:
     """Return whether an operation timed out while it waited for a key. torch raises the same class for a timeout and
-    for other errors, so the message has to be read. A broken connection raises another class."""
+    for other errors, so the function has to read the message. A broken connection raises another class."""
     words = isinstance(error, RuntimeError) and type(error).__name__ != "DistNetworkError"
     return isinstance(error, TimeoutError) or (words and "timeout" in str(error).lower())
 
@@ -240,9 +240,9 @@ class Versions:
             if head <= number:
                 self._known, number = None, max(0, head - 1)
             elif head - KEPT > number:
-                number = head - 1  # the next ones were deleted
-            elif before > number:  # so even before this read, and a version that new is not yet deleted
-                raise foreign(f"the state under the key {self._keys.state(number + 1)!r}", f"none up to {head}")
+                number = head - 1  # the next versions were deleted
+            elif before > number:  # the version existed before this read, and is too new to have been deleted
+                raise foreign(f"the state under the key {self._keys.state(number + 1)!r}", f"no state up to {head}")
         raise foreign(f"a head that keeps up with the states under {self._keys.state(number)!r}", f"{head}")
 
     def leave(self, store: Store) -> None:
@@ -273,8 +273,8 @@ class Versions:
 
     def write(self, store: Store, state: bytes, after: int) -> tuple[bytes, Version, bool] | None:
         """Write version `after` + 1 unless it exists. Returns the newest version, and whether this call wrote it. Each
-        value begins with its writer's id, so only one of two nodes that write the same state is told that it has
-        written it. A node that repeats a write also learns whether its first attempt had succeeded."""
+        value begins with its writer's id, so if two nodes write the same state, only one of them is reported as its
+        writer. A node that repeats a write also learns whether its first attempt had succeeded."""
         number = after + 1
         value = self._writer + b":" + self._seal.sealed(self._keys.state(number), state)
         if after > self._number():
@@ -286,7 +286,7 @@ class Versions:
         return state, Version(self._keys.epoch, number), True
 
     def freeze(self, store: Store, heirs: Sequence[str]) -> None:
-        """Prevent further versions in this epoch, because an heir will copy the newest one to the next store."""
+        """Prevent further versions in this epoch, because an heir will copy the newest version to the next store."""
         heirs_listed = json.dumps(heirs[:_MOST_HEIRS]).encode()
         for _ in range(_MOST_READ):
             self.newest(store)
@@ -317,7 +317,7 @@ class Versions:
             self._delete_old(store, number - KEPT)
             return True
         if peek(store, self._keys.state(head)) is None:
-            raise foreign(f"the state under the key {self._keys.state(head)!r}", f"none up to {head}")
+            raise foreign(f"the state under the key {self._keys.state(head)!r}", f"no state up to {head}")
         delete(store, self._keys.state(number))  # this version existed long ago
         return False
 
