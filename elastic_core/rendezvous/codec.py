@@ -1,6 +1,6 @@
 """Encodes states and entries as versioned JSON, never as pickle. A state's seats follow its JSON. Every field is
-checked, because it comes from the network. Every field is also limited in size, because some stores, such as etcd,
-accept values of at most 1.5 MiB. Decoding invalid data raises RendezvousStateError."""
+checked, because it comes from the network. Its size is limited, because some stores accept only small values: etcd's
+limit is 1.5 MiB. Decoding invalid data raises RendezvousStateError."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ T = TypeVar("T")
 _LONGEST_WAIT: Duration = 30.0  # limits each wait for a change, so that a watcher notices a lost connection
 _AFTER_ERROR: Duration = 1.0
 _MANY = 20
-_BREATH: Duration = 0.1  # for each thread to end, even after the deadline, in case the whole process was suspended
+_BREATH: Duration = 0.1  # seconds for each thread to end even after the deadline, in case the process was suspended
 _STATE, _ROSTER = "state", "roster"
 
 
@@ -61,8 +61,8 @@ class Patience:
     """The limits for each kind of wait, in seconds."""
 
     answer: Duration = 5.0  # for an answer from the store, when a caller closes the job or leaves
-    outage: Duration = 1.0  # the same, during an outage
-    handover: Duration = 3.0  # for another node to take over the store, and again for all nodes to follow
+    outage: Duration = 1.0  # for the same answer during an outage
+    handover: Duration = 3.0  # for another node to take over the store, and as long again for all nodes to follow
     linger: Duration = 5.0  # for all nodes to learn that the job is over, in the process that hosts the store
     closing: Duration = 10.0  # for the backend to close, which may have to stop a server
     ending: Duration = 2.0  # for the threads to end

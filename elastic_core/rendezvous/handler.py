@@ -247,7 +247,7 @@ class DynamicRendezvousHandler(RoundHandler):
         self._carry_out(lambda node: node.close(reason, succeeded))
 
     def num_nodes_waiting(self) -> int:
-        """Return how many waiting nodes the next round has room for. The leader knows this number from its last
+        """Return the number of waiting nodes that fit into the next round. The leader knows this number from its last
         heartbeat; on any other node, this call reads the roster. Raises RendezvousConnectionError if the store does not
         answer."""
         if not self._leads():

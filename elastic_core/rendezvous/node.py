@@ -881,7 +881,7 @@ class Node:
         return tuple(rank for rank, key in enumerate(state.seats.keys) if key not in done)
 
     def waiting(self) -> int:
-        """Return how many waiting nodes the next round has room for, according to the last read of the roster."""
+        """Return the number of waiting nodes that fit into the next round, according to the last read of the roster."""
         state = self.state or State()
         room = self.settings.max_nodes - (len(state.busy) if state.open else 0)
         return min(len(waiting(self.seen.roster, state)), max(room, 0))

@@ -2,9 +2,9 @@
 derived from the job's secret and run id. A client without the secret can neither forge a node's value nor move one to
 another place. It can only delete or overwrite a value, and nodes then treat the place as empty.
 
-A place is a name in the backend, such as a version of the state in one epoch of a store. If a place can hold several
-values one after another, the signature does not reveal that an old value was put back. For the state, the serial number
-reveals it.
+A place is a name in the backend, such as a version of the state in one epoch of a store. If a place holds several
+values one after another, the signature does not reveal whether an old value was put back. For the state, the serial
+number does.
 """
 
 from __future__ import annotations

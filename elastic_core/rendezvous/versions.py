@@ -167,7 +167,7 @@ def delete(store: Store, key: str) -> bool:
 
 
 def point(store: Store, keys: Keys, seal: Seal, where: str) -> bool:
-    """Direct all nodes that find this epoch, which has no state yet, to another store. Returns False if nodes have
+    """Direct all nodes that find this epoch to another store. Returns False if this is impossible because nodes have
     already agreed on a state in this epoch."""
     pointer, first = seal.sealed(keys.moved, where.encode()), keys.state(1)
     before = peek(store, keys.moved)
