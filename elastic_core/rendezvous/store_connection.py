@@ -102,7 +102,7 @@ class StoreConnector(Protocol):
         ...
 
     def connect(self, aside: bool = False) -> StoreConnection:
-        """Return a new connection. If `aside` is True, give up soon, because the connection is only for waiting. Raises
+        """Return a new connection. If `aside` is True, the connection is only for waiting. Raises
         RendezvousConnectionError if the attempt fails or the connector has been closed."""
         ...
 

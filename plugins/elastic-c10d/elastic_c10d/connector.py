@@ -106,11 +106,11 @@ class StoreDialer:
         self._waiting: set[BackgroundCall[Store]] = set()
 
     def dial(self, host: str, port: int, where: str, timeout: Duration, patiently: bool = False) -> TorchConnection:
-        """Connect to `host`, which should be known to listen. If `patiently` is True, wait without a limit until
-        `close` is called.
+        """Connect to `host`, which should be known to listen. If `patiently` is True, the attempt may last longer than
+        `timeout` seconds, and `close` ends it.
 
         Raises:
-            RendezvousConnectionError: `host` does not answer as a TCPStore within `timeout` seconds, or `stop` was set.
+            RendezvousConnectionError: `host` does not answer as a TCPStore in time, or `close` was called.
         """
 
         def make() -> Store:
