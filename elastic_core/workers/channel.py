@@ -109,8 +109,8 @@ class OwnFile:
 
 
 class TerminalLine:
-    """The state of the terminal's current line, which all workers' streams share. The class does not write to the
-    terminal itself: `line` returns the bytes to write next.
+    """The state of the terminal's current line, which all workers' streams share. `line` returns the bytes to write to
+    the terminal next.
 
     A line from another stream replaces a progress bar (text whose last update ended with a carriage return). The bar is
     redrawn when it is next updated or ends. Other unfinished text stays."""
@@ -143,7 +143,7 @@ class TerminalLine:
 
 
 class ConsoleSink:
-    """The agent's own stdout or stderr. Once the process that reads it has gone, further output to it is dropped."""
+    """The agent's own stdout or stderr. When its reader has closed it, further output is dropped."""
 
     def __init__(self, fd: int) -> None:
         self.descriptor: int | None = fd  # None once the reader has closed it
@@ -179,7 +179,7 @@ class TailSink:
         self._lines: collections.deque[bytes] = collections.deque(maxlen=TAIL_LINES)
 
     def write_line(self, line: bytes) -> None:
-        """Add one line, with or without its line end. Blank lines are dropped."""
+        """Add one line, with or without its terminator. Blank lines are dropped."""
         text = line.rstrip(b"\r\n")
         if text.strip():
             self._lines.append(text[-TAIL_BYTES // TAIL_LINES :])
@@ -212,14 +212,14 @@ class Channel:
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is text without a line end that may be shown on the console. If the console is not a terminal,
+        """Whether there is unterminated text that may be shown on the console. If the console is not a terminal,
         prefixed lines are shown only once they are complete."""
         may_show = self._shows and (self._plan.terminal or not self._plan.prefix)
         return may_show and len(self._pending) > self._shown
 
     @property
     def destination(self) -> int | None:
-        """The descriptor of the file or, if there is no file, of the console; None if output goes to neither."""
+        """The descriptor of the file, or of the console if there is no file; None if output goes to neither."""
         file = self._file.descriptor if self._file else None
         return file if file is not None or not self._shows else self._console.descriptor
 
@@ -229,9 +229,9 @@ class Channel:
         text = self._pending + data
         unwritten = self._file.write(data) if self._file else b""
         if unwritten and not self._shows:
-            self._shows, self._shown = True, len(text) - len(unwritten)  # the file has everything before that
+            self._shows, self._shown = True, len(text) - len(unwritten)  # the file contains all earlier text
         lines, end = [], 0
-        for match in _LINE_END.finditer(text, max(len(self._pending) - 1, 0)):  # a line end may begin there
+        for match in _LINE_END.finditer(text, max(len(self._pending) - 1, 0)):  # a terminator may begin there
             lines.append(text[end : match.end()])
             end = match.end()
         if len(text) - end > _LONGEST_LINE:
@@ -251,7 +251,7 @@ class Channel:
         self._shown = len(self._pending)
 
     def close(self) -> None:
-        """Show the last line, even if it has no line end, and close the file."""
+        """Show the last line, even if it is unterminated, and close the file."""
         rest, self._pending = self._pending, b""
         self._show([_ended(rest) if self._plan.prefix else rest] if rest else [])
         if self._file:

@@ -48,9 +48,8 @@ class Evidence:
     Args:
         timestamp: when the agent noticed the exit, in seconds since the epoch.
         stopped: whether the agent had sent the worker a signal to exit.
-        out_of_memory: the evidence that the kernel killed the worker for lack of memory, or an empty string if there is
-            none.
-        killed_for: why the agent killed the worker, if the worker hung; otherwise an empty string.
+        out_of_memory: evidence that the kernel killed the worker for lack of memory; empty if there is none.
+        killed_for: why the agent killed the worker, if it hung; otherwise empty.
         stack: the worker's stacks when it ended, if known.
     """
 
@@ -68,8 +67,8 @@ class Evidence:
     @property
     def error_at(self) -> float:
         """The time of the error, in whole seconds since the epoch on the worker's clock, or 0 if the error file does
-        not contain it in the format of torch's `@record`. The file's modification time is not used, because it may come
-        from a file server's clock."""
+        not contain the time in the format of torch's `@record`. The file's modification time is not used, because it
+        may come from a file server's clock."""
         message = self.error_data.get("message")
         extra = message.get("extraInfo") if isinstance(message, dict) else None
         text = str(extra.get("timestamp")) if isinstance(extra, dict) else ""
@@ -84,7 +83,7 @@ class Evidence:
     @property
     def shows_traceback(self) -> bool:
         """Whether a worker that exited on the agent's signal had just printed a traceback. The error may have been
-        about to end it, or the worker may have caught it."""
+        about to end the worker, or the worker may have caught the error."""
         lines = list(self.tail)
         if self.failed or self.exit.exitcode == 0 or _TRACEBACK not in lines or not _EXCEPTION.match(lines[-1]):
             return False
@@ -135,8 +134,8 @@ def _bad_arguments(tail: Sequence[str]) -> bool:
 
 
 def read_error_file(path: Path) -> dict[str, Any]:
-    """Return the JSON that torch's `@record` (or the script) wrote, or an empty dictionary. The worker was dying when
-    it wrote the file, so if the file is broken, huge, deeply nested or not a regular file, the dictionary only
+    """Return the JSON that torch's `@record` (or the script) wrote, or an empty dictionary. Text that is not a JSON
+    object becomes the message. If the file is unreadable, huge, deeply nested or not a regular file, the message
     describes the problem. The result contains only values that JSON can express."""
     try:
         # A named pipe would block the agent forever, and a link may lead to a file that is not the worker's.
@@ -232,7 +231,7 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
 def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, ProcessFailure]:
     """Return a round's failures by global rank, starting with the failure that caused the others. `evidences` are in
     order of exit. A worker that exited only because of the agent's signal has not failed, unless its last output was a
-    traceback. A worker that was killed because it hung has failed, no matter what its exit code is."""
+    traceback. A worker that was killed because it hung has failed, whatever its exit code is."""
     failed = [evidence for evidence in evidences if evidence.failed]
     if not failed:
         return {}
@@ -270,8 +269,7 @@ class OomWatch:
         self._before = {path: oom_kills(path) for path in counters}
 
     def explanation(self) -> str:
-        """Describe which counter has counted a kill since the start of the round. Returns an empty string if none
-        has."""
+        """Return which counter has counted a kill since the start of the round, or an empty string if none has."""
         for path, before in self._before.items():
             if oom_kills(path) > before:
                 return f"the kernel counted such a kill {self._scopes[path]}"

@@ -48,13 +48,12 @@ class FunctionStarter:
     """Runs `function(*args)` in a child process. With spawn and forkserver, the function and its arguments must be
     picklable.
 
-    The child writes the function's return value to a file in the agent's private folder. A pipe would block the child
-    if the value is large, or the agent if the child dies while writing. No process of another user can write to the
-    file.
+    The child writes the function's return value to a file in the agent's private folder, to which no other user can
+    write. A pipe would block the child if the value is large, or the agent if the child dies while writing.
 
-    Signals are delayed (`interrupts_held`) while a fork server boots. They are also delayed while a spawned child
-    imports its main module if the child is sent more data than a pipe can hold. They are not delayed while the function
-    and its arguments are pickled."""
+    Signals are delayed (`interrupts_held`) while a fork server boots. If a spawned child is sent more data than fits
+    into a pipe, they are also delayed while it imports its main module. They are not delayed while the function and its
+    arguments are pickled."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], method: str) -> None:
         self._function = function
@@ -261,8 +260,8 @@ def _forget_handlers() -> None:
 
 
 def _attach(name: str, fd: int) -> None:
-    """Make `sys.stdout` or `sys.stderr` write to the worker's stream. In a forked child, it may still be the agent's
-    object, such as a notebook's stream. Each line is flushed, so that a killed worker loses no complete line."""
+    """Make `sys.stdout` or `sys.stderr` write to the worker's stream. In a forked child, the object may still be the
+    agent's, such as a notebook's stream. Each line is flushed, so that a killed worker loses no complete line."""
     stream = getattr(sys, name)
     if isinstance(stream, io.TextIOWrapper) and stream.fileno() == fd:
         stream.reconfigure(line_buffering=True)

@@ -181,8 +181,8 @@ class LocalWorkers:
         return {local: worker.pid for local, worker in current.workers.items()}
 
     def log_files(self, local_rank: int) -> tuple[Path, ...]:
-        """Return the files that contain a worker's output in this round, stdout before stderr. There are none if the
-        output goes to the console."""
+        """Return the files that contain a worker's output in this round, stdout before stderr. The result is empty if
+        the output goes to the console."""
         return self._round.output.files(local_rank) if self._round else ()
 
     def template_pid(self) -> int | None:
@@ -285,7 +285,7 @@ class LocalWorkers:
             try:
                 self._leftover_sentinels.append(os.pidfd_open(leftover.pid))
             except (AttributeError, OSError):
-                continue  # the process has ended, or there is no pidfd, in which case the caller checks again later
+                continue  # the process has ended, or there are no pidfds and the caller checks again later
         return self._leftover_sentinels
 
     def drain(self) -> int | None:
@@ -303,7 +303,7 @@ class LocalWorkers:
         for file in current.stop_files.values():
             file.close()
         if not current.output.finish():
-            get_logger().warning("output lost", reason="the console did not take it")
+            get_logger().warning("output lost", reason="the console did not accept all of the output")
         self._failures = self._explained(current)
         current.output.close()
         self._values = {
@@ -481,8 +481,8 @@ def _temporary_folder() -> tuple[Path, int]:
 
 @contextlib.contextmanager
 def _threads_counted() -> Iterator[None]:
-    """Convert the RuntimeError that Python raises if it cannot start a thread into an OSError, which it raises for the
-    other limits."""
+    """Convert the RuntimeError that Python raises if it cannot start a thread into the OSError that it raises for other
+    limits."""
     try:
         yield
     except RuntimeError as error:
@@ -491,6 +491,6 @@ def _threads_counted() -> Iterator[None]:
 
 def _report_lost_output(path: str, error: OSError) -> None:
     filtered = Path(path).stem.startswith(FILTERED)
-    rest = "goes only where the workers' other lines go" if filtered else "goes to the console"
+    rest = "appears only in the workers' regular output" if filtered else "goes to the console"
     consequence = f"the file ends here; later output {rest}"
     get_logger().error("output lost", file=path, reason=error.strerror, consequence=consequence)

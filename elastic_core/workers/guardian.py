@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _FOR_THE_LOADER = ("LD_", "DYLD_")  # the interpreter may need these variables to find its libraries
 
 _MOST, _WITHIN = 4, 1.0
-"""At most `_MOST` guardians are started within `_WITHIN` seconds. After that, no guardian is started until the next
-order, so that a guardian that always dies immediately is not restarted in a loop."""
+"""`look` starts at most `_MOST` guardians within `_WITHIN` seconds, so that a guardian that always dies immediately is
+not restarted in a loop."""
 
 
 class Guardian:
     """Starts the guardian process, which `close` ends. If the process is killed, another one replaces it and receives
-    all orders that still apply. If there is no guardian, the job continues, though less safely.
+    all orders that still apply. Without a guardian, the job continues, though less safely.
 
     The process gets only the environment variables that the dynamic loader reads. Unless `lifeline` is -1, the process
     keeps a copy of this descriptor open until no workers are left. Raises OSError if the process cannot be started."""
@@ -69,7 +69,7 @@ class Guardian:
         if len(self._begun) < _MOST or self._clock.now() >= later(self._begun[0], _WITHIN):
             self._replace()
         elif not self._lost:
-            self._report_lost(self.pid, f"{_MOST} have ended within {_WITHIN:g} s")
+            self._report_lost(self.pid, f"{_MOST} guardians have ended within {_WITHIN:g} s")
 
     @contextlib.contextmanager
     def expecting(self) -> Iterator[int]:
@@ -133,9 +133,9 @@ class Guardian:
             ]
             self._lost = not all(self._process.order(line) for line in orders)
         if self._lost:
-            self._report_lost(self.pid, "it has also ended")
+            self._report_lost(self.pid, "the new guardian has also ended")
         else:
-            kept = "another one takes its place"
+            kept = "another guardian has replaced it"
             get_logger().warning("guardian lost", pid=lost.pid, consequence=kept, next=self.pid)
 
     def _report_lost(self, pid: int, reason: str) -> None:

@@ -1,5 +1,5 @@
-"""Hung workers: how signs of progress are read, how the stacks of a hung worker are read, and how it is killed.
-`agent.hang` decides which worker is hung.
+"""Hung workers: reads signs of progress, reads the stacks of a hung worker, and kills the worker. `agent.hang` decides
+which worker is hung.
 
 The agent turns on Python's faulthandler in the workers that it watches. On SIGABRT, faulthandler writes the stacks of
 all threads to stderr, and the process dies. Faulthandler does not need the interpreter's lock, so it works even in C
@@ -57,7 +57,7 @@ _LONGEST_LINE = 400  # bytes
 _MOST_KEPT = 12_000  # lines; faulthandler itself stops at a hundred threads with a hundred frames each
 _MOST_DUMPS = 4
 _MOST_OF_SPY = 256 * 1024  # bytes
-_MOST_BELOW = 3  # the number of processes that are asked in place of the one that started them
+_MOST_BELOW = 3  # processes that are asked instead of the program that started them
 _ENDING: Duration = 0.5  # seconds for a killed py-spy to exit
 
 # How long the agent waits for each step, in seconds, before it kills a hung worker without having its stacks.
@@ -196,7 +196,7 @@ def bounded(text: str) -> str:
 
 @dataclass(frozen=True)
 class KillRecord:
-    """Why a worker was killed, and what to report if its stderr does not contain a stack."""
+    """Why a worker was killed, and the text to report if its stderr does not contain a stack."""
 
     reason: str
     otherwise: str
@@ -299,20 +299,20 @@ def silence_reason(pid: int, seconds: Duration) -> str:
     """Return the likely reason why a process that catches SIGABRT has not written a stack."""
     stat = sessions.best_table().stat(pid)
     if stat is None or stat.ended:
-        return "it died of SIGABRT, but no stack reached its stderr, perhaps because it has redirected stderr"
+        return "the process died of SIGABRT, but no stack reached its stderr, perhaps because stderr was redirected"
     if stat.state == "D":
-        return f"it sleeps in the kernel (state D, in {sessions.waits_in(pid) or 'unknown'}) and ignores signals"
+        return f"the process sleeps in the kernel (state D, in {sessions.waits_in(pid) or 'unknown'}), ignoring signals"
     if stat.state == "t":
-        return "a debugger has stopped it"
-    return f"it did not react to SIGABRT for {seconds:g} s: it blocks the signal or handles it itself"
+        return "a debugger has stopped the process"
+    return f"the process did not react to SIGABRT for {seconds:g} s: it blocks or handles the signal"
 
 
 def pyspy_dump(pid: int, environ: Mapping[str, str], patience: Duration) -> tuple[str, str]:
-    """Return the output that py-spy prints about the process within `patience` seconds. If there is none, the second
-    value states the reason."""
+    """Return py-spy's output about the process and an empty string. If py-spy prints nothing within `patience` seconds,
+    return an empty string and the reason."""
     program = shutil.which("py-spy", path=environ.get("PATH"))
     if program is None:
-        return "", "py-spy, which could read them from outside, is not installed"
+        return "", "py-spy, which could read the stacks from outside, is not installed"
     try:
         code, output = _run([program, "dump", "--pid", str(pid)], environ, patience)
     except OSError as error:
@@ -360,4 +360,4 @@ def explained(reasons: Iterable[str]) -> str:
     return NO_STACK + "; ".join(reason for reason in reasons if reason)
 
 
-NOT_ASKED = explained(["many workers hung, and there was no time left to ask this one"])
+NOT_ASKED = explained(["many workers hung, and there was no time left to ask this worker"])

@@ -9,7 +9,7 @@ not need the gate, because its handlers raise nothing.
 
 Two other solutions have gaps. A signal that the main thread blocks goes to another thread, and Python still runs its
 handler in the main thread. A fork in a separate thread makes that thread the worker's parent, so a worker that has
-asked the kernel to end it with its parent (PR_SET_PDEATHSIG) ends with that thread."""
+asked the kernel to end it when its parent ends (PR_SET_PDEATHSIG) ends with that thread."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def interrupts_held() -> Iterator[None]:
     `signal.siginterrupt` would be reset.
 
     Hold interrupts only briefly, because the program does not react to Ctrl-C in the meantime. In threads other than
-    the main one, this does nothing, because Python runs no handlers in them. A child that is forked by such a thread
+    the main thread, this does nothing, because Python runs no handlers in them. A child that is forked by such a thread
     keeps the program's handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield

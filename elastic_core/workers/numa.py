@@ -1,4 +1,4 @@
-"""NUMA binding: a pure function chooses which processors a worker may run on, given a description of the machine.
+"""NUMA binding: given a description of the machine, a pure function chooses the processors on which a worker may run.
 
 The four modes are torchrun's. If the description lacks information that a mode needs, workers are not bound, because a
 slow job is better than no job."""
@@ -141,7 +141,7 @@ NO_BINDING = Binding()
 
 def bind(cpus: Cpus | set[int]) -> None:
     """Restrict this thread, and all threads and processes that it starts, to these processors. An empty set changes
-    nothing. Errors are ignored, because the system may take processors away at any time."""
+    nothing. Errors are ignored, because the system may remove processors at any time."""
     if cpus:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, cpus)

@@ -95,7 +95,7 @@ class OutputPump:
         return delivered
 
     def owned(self) -> list[int]:
-        """Return the pump's open descriptors, which no process other than the agent may hold."""
+        """Return the pump's descriptors, which only the agent may keep open."""
         return [*self._channels, self._wake_reader, self._done_writer]
 
     def _run(self) -> None:
@@ -196,7 +196,7 @@ class OutputPump:
         except Exception as error:  # noqa: BLE001 - any fault at all
             if fd not in self._faulty:
                 self._faulty.add(fd)
-                reason = f"it could not be moved: {type(error).__name__}: {error}"
+                reason = f"the output could not be moved: {type(error).__name__}: {error}"
                 get_logger().error("output lost", reason=reason, exc_info=error)
 
 
@@ -280,7 +280,7 @@ class RoundOutput:
         return tuple(source.path for source in self._streams(local_rank) if source.path)
 
     def expect_dump(self, local_rank: int) -> None:
-        """Prepare for the dump from a worker that is about to be asked for its stacks."""
+        """Ignore dumps that the worker wrote before this call, because it will be asked for its stacks."""
         self._sources[local_rank, Stream.ERR].expect_dump()
 
     def dump(self, local_rank: int) -> str:
@@ -364,8 +364,8 @@ def unwritable(error: OSError, log_dir: bool) -> ConfigurationError:
 
 
 def make_folder(folder: Path, latest: Path | None) -> None:
-    """Create the round's folder and, unless `latest` is None (for a temporary folder), point the link `latest` in the
-    same log folder at it. Raises ConfigurationError if the folder cannot be created."""
+    """Create the round's folder. Unless `latest` is None (for a temporary folder), make the link `latest` in the log
+    folder point to it. Raises ConfigurationError if the folder cannot be created."""
     try:
         if latest is None:
             folder.mkdir(parents=True, exist_ok=True)

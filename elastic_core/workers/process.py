@@ -1,5 +1,5 @@
-"""One worker's process: its environment, how its command is started (for functions, see `functions`), how the agent
-notices that the worker has ended, and which limit has prevented a worker from starting.
+"""One worker's process: its environment, the start of its command (for functions, see `functions`), the detection of
+its end, and errors for limits that prevent workers from starting.
 
 A sentinel is a file descriptor that becomes readable when a process has ended, so the agent need not poll."""
 
@@ -42,7 +42,7 @@ EnvironmentMaker = Callable[["RoundPlan", "WorkerRanks", Mapping[str, str], str]
 
 @dataclass(frozen=True)
 class EnvironmentPolicy:
-    """The user's choices for the workers' environment. `faulthandler` states whether it must be possible to ask the
+    """The user's choices for the workers' environment. `faulthandler` states whether the agent must be able to ask the
     workers for their stacks."""
 
     virtual_local_rank: bool = False
@@ -176,7 +176,7 @@ class WorkerProcess:
         self.sentinel = open_sentinel(self.pid) if own is None else own
 
     def reap(self) -> bool:
-        """Return true once, when the process is first found to have ended, and close the sentinel."""
+        """Return whether the process has ended since the last call. If so, close the sentinel."""
         if self.exitcode is not None:
             return False
         self.exitcode = self.child.poll()
@@ -194,7 +194,8 @@ class WorkerProcess:
 
 def reap_child(pid: int) -> int | None:
     """Return the exit code of a child, or None while it is running. If the host program waits for all children, the
-    code may be lost. `subprocess` would then report success, and `multiprocessing` nothing."""
+    code may be lost, and REAPED_BY_OTHERS is returned. `subprocess` would report success instead, and `multiprocessing`
+    would report nothing."""
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -324,7 +325,7 @@ def cannot_start(error: OSError, workers: int) -> ConfigurationError:
 
 
 def cannot_look(error: OSError) -> ConfigurationError:
-    """Return the error for an OSError from looking up which of the workers' processes are running."""
+    """Return the error to raise when looking for the workers' processes has failed with an OSError."""
     return _cannot(error, "/proc", "see which of the workers' processes are running")
 
 

@@ -3,9 +3,9 @@ agent dies.
 
 Every worker leads its own session. A process belongs to a worker if it is in the worker's session and did not start
 before the worker, whatever its parent is now. Processes are never found by name. A process that created its own session
-(a daemon) has detached on purpose, so it is never signaled. The same is true for an unrelated process that got the
-process id of a worker that has ended. A worker that has not yet created its session (a worker that runs a function
-starts an interpreter first) is identified only by its process id and start time.
+(a daemon) has detached on purpose, so it is never signaled. An unrelated process that got the process id of an ended
+worker is not signaled either. A worker that has not yet created its session (a worker that runs a function starts an
+interpreter first) is identified only by its process id and start time.
 
 Processes are read from /proc. If /proc is missing or belongs to another PID namespace, only the leaders and the process
 groups that they created can be found. psutil would not help: it reads the same files, the guardian runs without
@@ -56,7 +56,7 @@ class ProcessStat(NamedTuple):
 
 class ProcTable:
     """The kernel's process table, read from /proc. It keeps a spare descriptor open, and closes it to read the table
-    when the process has no others left. Otherwise, the agent could not see or kill the running workers."""
+    when no other descriptors are left. Otherwise, the agent could not see or kill the running workers."""
 
     def __init__(self) -> None:
         self._spare: list[int] = []  # the thread that pops the descriptor closes it, so it is closed only once
@@ -132,7 +132,7 @@ def best_table() -> ProcTable | ProcessIds:
 
 
 def start_of(pid: int) -> int:
-    """Return when the process started, in the table's units, or 0 if there is no such process."""
+    """Return the process's start in the table's units, or 0 if there is no such process."""
     stat = best_table().stat(pid)
     return stat.start if stat else 0
 
@@ -263,7 +263,7 @@ def _has(pid: int, masks: tuple[bytes, ...], signum: int) -> bool:
 
 
 def end(leaders: dict[int, int]) -> None:
-    """Send SIGKILL to the sessions until no processes are left in them, or it is clear that one of them will not die.
+    """Send SIGKILL to the sessions until no processes are left in them, or until it is clear that one will not die.
     Helpers get some time to exit on their own before they are killed."""
     until = time.monotonic() + _HELPERS_GRACE_S
     while kill_all_but_helpers(leaders) and time.monotonic() < until:

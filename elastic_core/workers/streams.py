@@ -44,7 +44,7 @@ StreamChoice = Callable[[int], int]
 class Placement:
     """The paths of one round's files, by local rank and stream, if a `logs_specs` object chose them. A stream without a
     file goes to the console, and a stream in `teed` goes to both its file and the console. `filtered` contains the
-    files for all workers' filtered lines, if the object chooses any."""
+    files, if any, for all workers' filtered lines."""
 
     files: Mapping[tuple[int, Stream], str] = field(default_factory=dict)
     teed: frozenset[tuple[int, Stream]] = frozenset()

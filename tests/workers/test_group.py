@@ -367,4 +367,4 @@ def test_unwritable_filtered_file_names_the_remaining_output(local_workers, pyth
     shown = capfd.readouterr()
     assert (folder / "rank-0.out").read_text() == "one\n"
     assert shown.out == ""
-    assert "later output goes only where the workers' other lines go" in shown.err
+    assert "later output appears only in the workers' regular output" in shown.err

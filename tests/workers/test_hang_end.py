@@ -132,11 +132,11 @@ def test_stack_has_all_threads_with_the_main_one_first(hang, python, tmp_path):
         ("signal.signal(signal.SIGABRT, signal.SIG_IGN)", "the worker has no handler for SIGABRT", LONG),
         (
             "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGABRT})",
-            "it did not react to SIGABRT for 0.5 s",
+            "the process did not react to SIGABRT for 0.5 s",
             ANSWER,
         ),
-        ("signal.signal(signal.SIGABRT, lambda *_: os._exit(3))", "it died of SIGABRT, but no stack reached", LONG),
-        ("os.dup2(os.open(os.devnull, os.O_WRONLY), 2)", "stderr, perhaps because it has redirected stderr", LONG),
+        ("signal.signal(signal.SIGABRT, lambda *_: os._exit(3))", "the process died of SIGABRT, but no stack", LONG),
+        ("os.dup2(os.open(os.devnull, os.O_WRONLY), 2)", "stderr, perhaps because stderr was redirected", LONG),
     ],
     ids=["ignored", "blocked", "handled", "stderr elsewhere"],
 )
@@ -175,7 +175,7 @@ def test_non_python_worker_is_killed_without_stack(hang, tmp_path, until):
     assert failure.signal_name() == "SIGKILL"
     assert failure.stack == (
         "no stack: the worker has no handler for SIGABRT: it is not Python, or runs without faulthandler; "
-        "py-spy, which could read them from outside, is not installed"
+        "py-spy, which could read the stacks from outside, is not installed"
     )
 
 

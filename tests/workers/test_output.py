@@ -198,7 +198,7 @@ def test_console_error_is_reported_once_and_blocks_no_worker(capfd):
     os.close(writer)
     assert finish(made)
     assert channel.tail()[-1].startswith("line 4999 ")
-    assert capfd.readouterr().err.count("it could not be moved: ValueError: no such color") == 1
+    assert capfd.readouterr().err.count("the output could not be moved: ValueError: no such color") == 1
 
 
 def test_pump_without_streams_finishes():

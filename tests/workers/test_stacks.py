@@ -236,7 +236,7 @@ def test_silence_reason_explains_the_missing_stack(sleeper, until):
     assert "did not react to SIGABRT for 0.5 s" in silence_reason(process.pid, 0.5)
     process.kill()
     process.wait()
-    assert "it died of SIGABRT" in silence_reason(process.pid, 0.5)
+    assert "the process died of SIGABRT" in silence_reason(process.pid, 0.5)
 
 
 @pytest.fixture
@@ -264,7 +264,7 @@ def test_py_spy_failure_is_explained(spy):
     assert (text, why) == ("", "py-spy exited with 1 and printed: Error: Permission Denied")
     assert pyspy_dump(77, {"PATH": "/nowhere"}, LONG) == (
         "",
-        "py-spy, which could read them from outside, is not installed",
+        "py-spy, which could read the stacks from outside, is not installed",
     )
 
 
