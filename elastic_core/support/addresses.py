@@ -26,7 +26,7 @@ def split_host_port(text: str, default_port: int, part_of: str = "", least: int 
         text: the text, without surrounding white space.
         default_port: used if `text` has no port.
         part_of: if `text` is only a part of the user's input, the whole input, for the message.
-        least: the lowest valid port; use 0 if port 0 may stand for any free port.
+        least: the lowest valid port; use 0 if port 0 means any free port.
 
     Raises:
         ValueError: `text` is not a host with a port. The message is a clause: `found 'a:0', whose port is ...`.
@@ -123,8 +123,8 @@ def _is_host(host: str) -> bool:
 
 
 def own_address_towards(host: str, port: int) -> str | None:
-    """Return the source address of this machine's packets to `host`, at which the machines around `host` can reach us.
-    No packets are sent to find it, except to resolve a name.
+    """Return this machine's source address for packets to `host`. Machines near `host` can reach this machine at that
+    address. No packets are sent, except to resolve a name.
 
     Returns:
         The numeric address, or None if the name is unknown or there is no route.

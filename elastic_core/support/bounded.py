@@ -20,7 +20,7 @@ class CallTimeout(Exception):
 
 
 class BackgroundCall(Generic[T]):
-    """A call to `action` that starts immediately in a daemon thread. The thread calls `then` at the end."""
+    """A call to `action` that starts immediately in a daemon thread, which then calls `then`."""
 
     def __init__(
         self, action: Callable[[], T], name: str = "elastic-call", then: Callable[[], object] = lambda: None

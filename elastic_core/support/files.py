@@ -1,5 +1,5 @@
 """Files in folders where other users of this machine can write. In such a folder, this module never follows another
-user's link, waits for a pipe, or uses a file that another user has put there first.
+user's link, waits for a pipe, or uses a file that another user has already put there.
 
 The kernel provides some of this protection (`fs.protected_symlinks`, `_regular`, `_fifos`), but only in folders with
 the sticky bit, and not on every machine.
@@ -26,9 +26,9 @@ _ALL_USERS = ["0", "0", "4294967295"]  # the user map of a namespace that knows 
 
 
 def distrust_reason(path: Path) -> str:
-    """Return why a user other than this one or root controls what is at the absolute `path`, or an empty string if no
-    such user does. All folders and links on the way to it are checked as well, because a user who can rename or
-    redirect one of them also has control. Raises OSError if there is nothing at `path`."""
+    """Return the reason why users other than this one and root control the file or folder at the absolute `path`, or an
+    empty string if none do. All folders and links on the path are checked, because a user who can rename or redirect
+    one of them also has control. Raises OSError if there is nothing at `path`."""
     for here, status in _way(path):
         is_folder = stat.S_ISDIR(status.st_mode)
         if not (_is_ours(status) or (is_folder and _is_unknown(status.st_uid))):
@@ -54,7 +54,7 @@ def foreign(path: Path) -> str:
 
 
 def writable_by_others(status: os.stat_result) -> bool:
-    """Return whether other users can write to the file. The members of the owner's private group do not count."""
+    """Return whether other users can write to the file. Members of the owner's private group are ignored."""
     if status.st_mode & stat.S_IWOTH:
         return True
     return bool(status.st_mode & stat.S_IWGRP) and not _is_private(status.st_gid, status.st_uid)

@@ -1,6 +1,6 @@
-"""Helper processes. When this process ends, for any reason, the helper's standard input closes, so that the helper
-notices it. A parent-death signal is not used, because it would not reach the helper's own children, and set-uid
-programs disable it."""
+"""Helper processes. When this process ends, for any reason, the helper's standard input closes, which notifies the
+helper. A parent-death signal is not used, because it would not reach the helper's own children, and set-uid programs
+disable it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def mapped(variable: str, size: int) -> mmap.mmap | bytearray:
     """Map the file whose path is in this environment variable. If there is no such file, or its size is not `size`
-    bytes, return a private buffer of zeros, so that a worker also runs without an agent."""
+    bytes, return a private buffer of zeros, so that workers can also run without an agent."""
     try:
         path = os.environ[variable]
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -69,7 +69,7 @@ class PageFile:
         os.pwrite(self._fd, content, offset)
 
     def close(self) -> None:
-        """Remove the file. After that, what the worker writes has no effect. Idempotent."""
+        """Remove the file. After that, the worker's writes have no effect. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

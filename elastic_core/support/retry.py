@@ -19,7 +19,7 @@ _MANY = 64  # an exponent with which no float overflows
 
 @dataclass(frozen=True)
 class Backoff:
-    """How long to pause after a number of consecutive failed attempts.
+    """Determines the pause after each of several consecutive failed attempts.
 
     Args:
         first, longest: the first and the longest pause, in seconds.

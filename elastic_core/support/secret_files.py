@@ -16,7 +16,7 @@ _FOUND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def read_secret(path: str | os.PathLike[str]) -> bytes:
-    """Return the file's content without the trailing line ends that editors and `echo` add.
+    """Return the file's content without the trailing newlines that editors and `echo` add.
 
     A file that belongs to this user must be readable by this user alone, as with ssh keys. If a file belongs to root, a
     group may also read it; Kubernetes sets this up for a pod's `fsGroup`. A file that belongs to root and that all
@@ -26,9 +26,9 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
 
     After this call, this process leaves no core dumps, and no other processes except root's can read its memory.
 
-    Links are followed if root or this user created them. Otherwise, a user who can write next to a secret could
-    redirect the agent to another file whose content that user knows. The checks are done on the opened file, which can
-    no longer be replaced.
+    Links are followed only if root or this user created them. Otherwise, a user who can write next to a secret could
+    redirect the agent to another file whose content that user knows. The checks apply to the opened file, which can no
+    longer be replaced.
 
     Raises:
         ValueError: there is no such file; it is not a regular file; another user owns it, or can read or write it; it

@@ -24,13 +24,13 @@ _PLAIN = {
     errno.ECONNREFUSED: REFUSED,
     errno.ENETUNREACH: "no route",
     errno.EHOSTUNREACH: "no route",
-    errno.EADDRNOTAVAIL: "no such address here",
+    errno.EADDRNOTAVAIL: "not an address of this machine",
     errno.EADDRINUSE: "already in use",
     errno.EACCES: "not allowed",
     errno.ETIMEDOUT: "timed out",
     errno.ECONNRESET: "connection reset",
 }
-_ANSWERS = (0, errno.ECONNREFUSED, errno.ECONNRESET)  # each of these results shows that the machine is up
+_ANSWERS = (0, errno.ECONNREFUSED, errno.ECONNRESET)  # results that show that the machine is up
 
 
 def error_text(error: OSError) -> str:
@@ -183,7 +183,7 @@ def bound_at(host: str, port: int) -> socket.socket:
 
 
 def _own_address(host: str, port: int = 0) -> Address | None:
-    """Return `host` as an address, or None if it is a name other than one of the loopback address."""
+    """Return `host` as an address, or None if it is a name that does not mean the loopback address."""
     if (ip_address(host) is None or "%" in host) and not is_loopback(host):
         return None
     with contextlib.suppress(OSError):
@@ -204,7 +204,7 @@ def unbound() -> socket.socket | None:
 
 
 def bind_at(sock: socket.socket, host: str) -> None:
-    """Bind a socket from `unbound` to any free port where `bound_at` would bind it. Raises OSError on failure."""
+    """Bind a socket from `unbound` to any free port, at the address that `bound_at` uses. Raises OSError on failure."""
     both = sock.family == socket.AF_INET6
     if (own := _own_address(host)) is not None:
         mapped = both and own.family == socket.AF_INET
@@ -266,6 +266,6 @@ def _unavailable(port: int, why: str | None) -> ConfigurationError:
         Problem(
             "--master-port",
             f"the workers' store cannot use port {port}: {why}; "
-            "stop the program that is listening there (see ss -ltnp), choose another port, or omit the flag",
+            "stop the program that is listening on the port (see ss -ltnp), choose another port, or omit the flag",
         )
     )

@@ -258,5 +258,5 @@ def _need_files() -> None:
         except OSError as error:
             expected = f"this process cannot open {_FILES} files for the workers' store: {error.strerror}"
             raise ConfigurationError(
-                Problem("ulimit -n", f"{expected}; raise it in the shell or service that starts the agent")
+                Problem("ulimit -n", f"{expected}; raise the limit in the shell or service that starts the agent")
             ) from error

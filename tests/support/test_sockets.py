@@ -89,7 +89,7 @@ def test_busy_port_is_a_configuration_error():
         PortReservation(server.getsockname()[1])
     (problem,) = refused.value.problems
     assert problem.origin == "--master-port"
-    assert "Address already in use; stop the program that is listening there (see ss -ltnp)" in problem.message
+    assert "Address already in use; stop the program that is listening on the port (see ss -ltnp)" in problem.message
 
 
 @pytest.mark.parametrize("port", [70_000, -1])
