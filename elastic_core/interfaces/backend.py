@@ -25,7 +25,7 @@ Token = Any
 
 
 class ForeignStateError(RendezvousStateError):
-    """The state's key holds a value that this job's nodes did not write.
+    """The state's key contains a value that this job's nodes did not write.
 
     Args:
         token: identifies that value, so that `set_state` can replace it.
@@ -102,7 +102,7 @@ class Announced:
         key: the node's key. Every agent creates a new key when it starts.
         entry: the node's last announced entry.
         beats: a number that changes with every heartbeat; each observer times the changes on its own clock. It is None
-            if the backend itself drops the entries of failed nodes, for example by means of a lease.
+            if the backend itself drops the entries of failed nodes, for example with a lease.
     """
 
     key: str
@@ -182,14 +182,14 @@ class RosterBackend(RendezvousBackend):
 
     @property
     def lease_ttl(self) -> Duration | None:
-        """The seconds without a heartbeat after which the backend drops a node's entry, or None if it never does."""
+        """After how many seconds without a heartbeat the backend drops a node's entry, or None if it never does."""
         return None
 
     @property
     def grace(self) -> Duration:
         """How many seconds after the failure timeout a node keeps its workers running while the store does not answer.
-        Use a value above 0 if the store is more likely to be unreachable for all nodes (so that none of them is
-        considered failed) than for just one node. Any thread may read this property, which must not block."""
+        Use a value above 0 if outages usually affect all nodes, in which case none of them is considered failed. Any
+        thread may read this property, which must not block."""
         return 0.0
 
     @property

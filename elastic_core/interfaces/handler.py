@@ -127,7 +127,7 @@ class RendezvousStoreInfo:
                 but not reserved. To use a reserved port, pass the port of an `elastic_core.plugin.PortReservation`.
 
         Raises:
-            RendezvousStateError: the store holds an invalid address or port.
+            RendezvousStateError: the store contains an invalid address or port.
             RendezvousConnectionError, and any other error that the store raises.
         """
         if rank == 0:
@@ -158,8 +158,8 @@ class RendezvousInfo:
             with etcd if torch has already been imported when the round forms.
         rank: this node's rank.
         world_size: the number of nodes.
-        formed: the description of the round on which all members agree. It is None if the handler does not provide it,
-            as is the case for handlers written for torchrun.
+        formed: the description of the round on which all members agree. It is None for handlers that do not provide it,
+            such as those written for torchrun.
     """
 
     store: Store
@@ -270,9 +270,9 @@ class RendezvousHandler(abc.ABC):
 
     @property
     def outage_patience(self) -> Duration | None:
-        """How many seconds `num_nodes_waiting` may keep failing before the agent stops healthy workers. It stops them
-        because other nodes may have formed a round without this node. If it is None, the agent never stops workers for
-        this reason."""
+        """How many seconds `num_nodes_waiting` may keep failing before the agent stops healthy workers. By then, other
+        nodes may have formed a round without this node. If the value is None, the agent never stops workers for this
+        reason."""
         return 60.0
 
 
@@ -291,8 +291,8 @@ class RoundHandler(RendezvousHandler):
 
     @property
     def hosts_store(self) -> bool:
-        """Whether this process hosts the rendezvous store, so that the other nodes lose it when this node leaves. Such
-        a node stays until the workers of all nodes have ended, unless another node takes over the store."""
+        """Whether this process hosts the rendezvous store, which the other nodes would lose if this node left. Such a
+        node stays until the workers of all nodes have ended, unless another node takes over the store."""
         return False
 
     def hand_over(self) -> bool:
@@ -377,5 +377,5 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def progress(self) -> str:
-        """Return a status line for users who are waiting for a round to form or for other nodes to succeed. It shows
-        how many nodes have joined and which nodes are missing. It is empty if nothing is known."""
+        """Return a status line for users who are waiting for a round to form or for other nodes to succeed. The line
+        shows how many nodes have joined and which are missing. It is empty if neither is known."""

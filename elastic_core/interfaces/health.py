@@ -115,7 +115,7 @@ class RoundStatus:
         ended_because: why the round ended; empty while the round is running.
         cause: `failure`, `hang`, `node lost` or `membership` if another round follows, otherwise `succeeded`, `failed`
             or `stopped`; empty until the round has ended and the cause has been decided.
-        rendezvous: the number of seconds for which this node waited for the round to form.
+        rendezvous: how many seconds this node waited for the round to form.
     """
 
     number: int
@@ -185,7 +185,7 @@ class AgentStatus:
         version: increases with every change.
         phase_since: when the phase began, in seconds since the epoch.
         reason: the reason for the phase; may be empty.
-        stop: the progress of the workers while they save before a stop, otherwise None.
+        stop: which workers have saved; None unless they are saving before a stop.
         round: the number of the last round; 0 before the first round.
         group_rank: this node's group rank in that round; -1 before the first round.
         members: the members of that round, in rank order.
@@ -219,12 +219,12 @@ class AgentView(Protocol):
     """A health endpoint's view of the agent. Any thread may call the methods; none of them blocks."""
 
     def alive_at(self) -> float:
-        """Return when the agent's event loop was last known to be alive, in seconds since the epoch. While the loop is
-        waiting for events, this is the current time."""
+        """Return the time at which the agent's event loop was last known to be alive, in seconds since the epoch. This
+        is the current time while the loop is waiting for events."""
 
     def watchdog_fault(self) -> str:
-        """Return why the configured watchdog is not watching the workers. The result is empty if the watchdog is
-        working, or if none is configured."""
+        """Return why the configured watchdog is not watching the workers, or an empty string if it is watching them or
+        no watchdog is configured."""
 
     def template_pid(self) -> int | None:
         """Return the id of the process from which `--warm-start` forks workers, or None while there is no such

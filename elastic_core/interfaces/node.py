@@ -27,8 +27,8 @@ class Node:
         rank_hint: the requested group rank (`--node-rank`); None if any rank will do.
         max_restarts: the maximum number of restarts after failures.
         labels: free-form labels, for users and rank policies.
-        stop_timeout: the number of seconds that the node may take to stop its workers. While the node is alive, the
-            other nodes wait for that long before they form a round without it.
+        stop_timeout: how many seconds the node may take to stop its workers. The other nodes wait that long for a live
+            node before they form a round without it.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Node:
 
 class Member(NamedTuple):
     """A node that takes part in a round. Its group rank is its position among the round's members. Members are tuples,
-    because tuples are cheap and every node creates a `Member` for each node of the job."""
+    which are cheap, because every node creates a `Member` for each node of the job."""
 
     node: str
     host: str

@@ -35,8 +35,8 @@ class Notice:
 
 
 Pause = Callable[["Duration"], bool]
-"""Waits for the given number of seconds. When the agent ends, it immediately returns false, and the caller must then
-return as well."""
+"""Waits for the given number of seconds. When the agent ends, the function returns false immediately, and its caller
+must then return as well."""
 
 Notices = Iterator[Notice | None]
 """The notices from one source. Each notice replaces the source's previous notice, and None withdraws that notice."""

@@ -86,11 +86,11 @@ class AgentFinished:
 
 @dataclass(frozen=True)
 class PhaseChanged:
-    """The agent's phase, the reason for it, or `stop` has changed. `reason` may be empty. `stop` is the progress of the
-    workers if they save before a stop.
+    """The agent's phase, the reason for it, or `stop` has changed. `reason` may be empty. `stop` shows which workers
+    have saved, if workers save before a stop.
 
-    `at` is when the change happened, and `sign` is when the first sign of its reason appeared, if that was earlier.
-    Both are times on the monotonic clock."""
+    `at` is the time of the change, and `sign` is the time of the first sign of its reason, if that was earlier. Both
+    times are on the monotonic clock."""
 
     run_id: str
     phase: AgentPhase

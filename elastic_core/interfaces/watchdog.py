@@ -19,7 +19,7 @@ class Expiry:
         worker_pid: the id of the worker's process or of another process in its session.
         scope: the timer's scope, which names what the worker was about to do.
         reason: how the hang was detected, as text that follows "hang: " in messages; empty for an expired timer.
-        late: how many seconds ago the worker should have made progress, if known.
+        late: how many seconds have passed since the worker should have made progress, if known.
     """
 
     worker_pid: int
@@ -67,7 +67,7 @@ class Watchdog(abc.ABC):
 
     def round_started(self, workers: Sequence[WatchedWorker]) -> None:  # noqa: B027 - timers need not know
         """Handle a new round, whose workers have started. The workers of earlier rounds have ended. Called once per
-        round, after `start`. Because the call is made in the agent's thread, it must not block. An exception is only
+        round, after `start`. The agent's thread makes the call, so the method must not block. An exception is only
         logged (`plugin failed`). This method is optional: a watchdog based on timers learns about workers from their
         requests.
 

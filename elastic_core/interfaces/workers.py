@@ -1,4 +1,4 @@
-"""The agent's interface to its workers, and the interface of starters, each call to which starts one worker."""
+"""The agent's interfaces to its workers, and to the starters that start them."""
 
 from __future__ import annotations
 
@@ -223,8 +223,8 @@ class WorkerProcesses(Protocol):
         readable when all output is delivered, or None if there is nothing to wait for. Idempotent."""
 
     def delivered(self) -> int:
-        """Return a count that grows while output is being delivered. It makes it possible to distinguish a slow console
-        from a stalled one."""
+        """Return a count that grows while output is being delivered. The count distinguishes a slow console from a
+        stalled one."""
 
     def finish(self) -> None:
         """Release the round's resources. Output that has not been delivered is dropped, and the loss is logged."""

@@ -29,7 +29,7 @@ def beat() -> None:
     every step.
 
     A call takes about a microsecond. The function may be called in any thread, and in the worker's child processes.
-    Without `--hang-timeout`, it has no effect. It never raises an error.
+    Without `--hang-timeout`, it has no effect. It never raises.
     """
     page = _page
     _CONTENT.pack_into(_open_page() if page is None else page, 0, _CLOCK.now())

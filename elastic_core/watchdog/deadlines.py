@@ -16,8 +16,8 @@ _SLACK = 64
 
 @dataclass(frozen=True)
 class Timer(Generic[T]):
-    """A timer, which expires unless the process `pid` releases `scope` before `deadline`. `about` holds additional data
-    for the table's owner."""
+    """A timer, which expires unless the process `pid` releases `scope` before `deadline`. `about` contains additional
+    data for the table's owner."""
 
     pid: int
     scope: str
@@ -69,7 +69,7 @@ class Deadlines(Generic[T]):
         return due
 
     def next_deadline(self) -> Instant | None:
-        """Return when the next timer expires, or None if no timer is running."""
+        """Return the time at which the next timer expires, or None if no timer is running."""
         while self._heap and not self._runs(self._heap[0][2]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

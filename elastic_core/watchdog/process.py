@@ -9,7 +9,7 @@ _STARTED = 19  # the 22nd field of /proc/PID/stat, counted from after the progra
 
 
 def process_start_time(pid: int) -> int | None:
-    """Return when the process started, in clock ticks since boot, or None if it is not running."""
+    """Return the process's start time in clock ticks since boot, or None if it is not running."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return None if fields[_STATE] in (b"Z", b"X") else int(fields[_STARTED])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
 
 _CLOCK = SystemClock()
-_STOP_S: Duration = 5.0  # seconds that an iteration of the thread may take, without its waits
+_STOP_S: Duration = 5.0  # seconds that an iteration of the thread may take, excluding its waits
 _AFTER_ERROR_S: Duration = 1.0
 
 
