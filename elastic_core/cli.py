@@ -1,7 +1,7 @@
 """The command line: runs the subcommand, and converts an error to a message and an exit code.
 
-Each subcommand imports only the modules that it needs, so that `elastic --version` returns immediately, and an invalid
-flag is reported immediately.
+Each subcommand imports only the modules that it needs, so `elastic --version` and messages about invalid flags appear
+immediately.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ usage: elastic COMMAND [...]
 
 
 def entry_point(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run the console script `elastic`. `argv` contains the arguments (default: this process's)."""
+    """Run the console script `elastic`. `argv` defaults to this process's arguments."""
     argv = sys.argv[1:] if argv is None else argv
     _open_standard_streams()
     code = main(argv)
@@ -95,8 +95,8 @@ def read_run(argv: Sequence[str]) -> tuple[PluginManager, Reading]:
 def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseException | None:
     """Configure the log, run the job, and write its result file. Returns the error that ended the job.
 
-    Raises ConfigurationError before the job starts if the result file is not writable. If the file cannot be written
-    after the job, the error is only printed."""
+    Raises ConfigurationError before the job starts if the result file is not writable. If writing the file fails after
+    the job, the error is only printed."""
     settings = reading.settings
     _configure_log(settings.log_format, settings.log_level, manager, reading.left_out)
     path = settings.result_file
@@ -347,7 +347,7 @@ def read_like_run(
 
 def _expect_guessed(allowed: Sequence[str] | None, read: Sequence[str] | None) -> None:
     if read != allowed:
-        expected = "must precede all flags that plugins add, and so must a --config whose file sets it; put it first"
+        expected = "must precede all flags that plugins add; if a config file sets it, --config must precede them"
         raise ConfigurationError(Problem("--plugins", expected))
 
 

@@ -40,7 +40,7 @@ class SystemClock:
 
 
 def earliest(*instants: Instant | None) -> Instant | None:
-    """Return the earliest of the instants that are not None, or None if there is none."""
+    """Return the earliest of the instants that are not None, or None if all of them are None."""
     return min((instant for instant in instants if instant is not None), default=None)
 
 

@@ -1,6 +1,6 @@
-"""Counts devices, in order to determine the number of workers for a setting such as `gpu`.
+"""Counts devices to determine the number of workers for a setting such as `gpu`.
 
-Only torch knows which devices it can use. A separate process queries it, because the agent must not import torch.
+Only torch knows which devices it can use. A separate process queries torch, because the agent must not import it.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ VARIABLE = "TORCHELASTIC_ERROR_FILE"
 
 
 class ErrorHandler:
-    """Handles the exceptions that `record` catches. Programs may pass a subclass to `record`."""
+    """Handles the exceptions that `record` catches. Programs may pass an instance of a subclass to `record`."""
 
     def initialize(self) -> None:
         """Make the interpreter print its stacks to stderr when it crashes. `record` calls this before the function."""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class ExitCode(enum.IntEnum):
-    """The exit codes of all commands. If a signal ended the agent, the exit code is 128 plus its number, as in a
-    shell."""
+    """The exit codes of all commands. If a signal ended the agent, the exit code is 128 plus the signal's number, as in
+    a shell."""
 
     SUCCESS = 0
     WORKER_FAILED = 1
@@ -145,7 +145,7 @@ class DrainedError(RendezvousError):
 
 
 class PreemptedError(DrainedError):
-    """This node has left because of a notice, for example one that its machine will be reclaimed."""
+    """This node has left because a notice required it, for example because its machine will be reclaimed."""
 
     exit_code = ExitCode.PREEMPTED
 
@@ -185,8 +185,8 @@ class ProcessFailure:
         caused_by: the global rank whose earlier failure caused this one, if any.
         curable: whether a restart may help; false if the worker would fail in the same way again.
         stack: the stacks of the worker's threads when it ended, limited in length, with the main thread first. Set if
-            the agent killed the worker because it hung (if it has no stack, `no stack:` and a reason), or if the worker
-            crashed with faulthandler enabled.
+            the worker crashed with faulthandler enabled, or if the agent killed the worker because it hung. If the
+            stacks of a hung worker are unknown, this is `no stack:` and the reason.
     """
 
     local_rank: int
@@ -246,8 +246,8 @@ _FRAME_WIDTH = 80
 
 
 class ChildFailedError(ElasticError):
-    """Workers failed, and the job did not recover. `failures` maps global ranks to failures. Converted to a string, the
-    error is a report."""
+    """Workers failed, and the job did not recover. `failures` maps global ranks to failures. `str(error)` is a
+    report."""
 
     exit_code = ExitCode.WORKER_FAILED
 
@@ -280,7 +280,8 @@ class ChildFailedError(ElasticError):
         """Format all failures with their messages, beginning with the first failure, for programs that print the error
         themselves.
 
-        Lines of the delimiters are put around the text and between the failures. Control characters are escaped.
+        Lines of `boarder_delim` surround the text, and lines of `section_delim` separate the failures. Control
+        characters are escaped.
         """
         from elastic_core.text import in_one_line, printable  # needed only after a failure
 

@@ -89,7 +89,7 @@ class RdzvEvent:
         master_endpoint: the address of the rendezvous store, if known.
         rank: the node's rank.
         local_id: identifies the node's process on its machine.
-        error_trace: for FAILED, the traceback.
+        error_trace: the traceback if the state is FAILED.
     """
 
     name: str
@@ -123,7 +123,7 @@ def _read(data: str, name: str, kind: type[enum.Enum]) -> dict[str, Any]:
         fields = json.loads(data)
         return {**fields, name: kind(fields[name])}
     except (LookupError, RecursionError) as error:
-        raise ValueError(f"expected an event of {name}, found {data[:60]!r}") from error
+        raise ValueError(f"expected an event with a valid {name}, found {data[:60]!r}") from error
 
 
 def _drop(event: object) -> None:
@@ -177,8 +177,8 @@ def is_known(name: str) -> bool:
 
 
 def open_handler(name: str) -> EventHandler:
-    """Return the handler with this name, which must be known. For `file:PATH`, opens the file. If the handler has a
-    `close` method, the caller must call it at the end.
+    """Return the handler with this name, which must be known. `file:PATH` opens the file. If the handler has a `close`
+    method, the caller must call it after the last event.
 
     Raises:
         ConfigurationError: the file cannot be written.

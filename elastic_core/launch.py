@@ -52,7 +52,7 @@ class LaunchConfig:
     None, the default of the command line applies. Other defaults may differ from those of the command line; for
     example, `max_restarts` is 3 here.
 
-    Settings without a field are read from the same environment variables as for `elastic run`: watchdog
+    Settings without a field are read from the environment variables that `elastic run` uses: watchdog
     (TORCHELASTIC_ENABLE_FILE_TIMER=1, ELASTIC_WATCHDOG, ELASTIC_WATCHDOG_CONF), health endpoint
     (TORCHELASTIC_HEALTH_CHECK_PORT, ELASTIC_HEALTH, ELASTIC_HEALTH_PORT, ELASTIC_HEALTH_CONF), hang detection
     (ELASTIC_HANG_TIMEOUT, ELASTIC_HANG_WARMUP, ELASTIC_HANG_PROGRESS), worker starter (ELASTIC_WORKER_STARTER,
@@ -66,7 +66,7 @@ class LaunchConfig:
         logs_specs: the destinations of logs (see `elastic_core.multiprocessing.LogsSpecs`), or the name of an entry
             point in the group `torchrun.logs_specs`.
         run_id: the job's id. If it is empty, an id is generated for a single node.
-        rdzv_timeout: seconds until joining fails, for backends with an option `join_timeout`; -1 for that option's
+        rdzv_timeout: seconds until joining fails. Applies to backends with an option `join_timeout`; -1 selects its
             default.
         max_restarts: the maximum number of restarts after failures.
         log_line_prefix_template: the prefix of output lines (default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE).
@@ -200,19 +200,19 @@ def _entry(settings: Settings, entrypoint: Callable[..., Any] | str | None, args
 
 class LocalElasticAgent(ProcessAgent):
     """An agent for a rendezvous handler that the program itself has created and must shut down. `run` handles signals
-    as `elastic_launch` does. The variables listed under `LaunchConfig` also apply.
+    as `elastic_launch` does. The environment variables listed under `LaunchConfig` apply here as well.
 
     Args:
         spec: the workers to run.
         logs_specs: the destinations of the workers' output.
         start_method: for functions: spawn, fork or forkserver.
-        exit_barrier_timeout: how many seconds a node whose workers have succeeded waits for other nodes' workers.
+        exit_barrier_timeout: seconds to wait for other nodes' workers after this node's workers have succeeded.
         log_line_prefix_template: the prefix of output lines (default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE).
         shutdown_timeout: seconds between SIGTERM and SIGKILL.
-        health_check_server: a server that the program has started, and that `run` stops (default: the endpoint that the
-            variables specify).
-        uninterruptible_state_timeout: seconds after SIGKILL until a process is reported as unkillable; if it is None or
-            not positive, TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT is used.
+        health_check_server: a server that the program has started. `run` stops it. By default, the environment
+            variables select the health endpoint.
+        uninterruptible_state_timeout: seconds after SIGKILL until a process is reported as unkillable. For None, 0 and
+            negative values, TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT is used.
 
     Raises:
         ConfigurationError: with all problems.

@@ -49,7 +49,7 @@ EVENTS: Mapping[EventName, str] = {
     "grace cut short": "the agent killed its workers early, because other nodes may already be forming a round",
     "leftover processes": "processes that were started by workers have outlived the workers; the agent stops them",
     "process would not die": "a process survived SIGKILL and was left behind",
-    "guardian lost": "the process that kills the workers if the agent is killed has died; the agent starts a new one",
+    "guardian lost": "the guardian, which kills the workers if the agent is killed, has died; the agent replaces it",
     "restart decided": "the agent restarts the workers, for the given reason",
     "round over": "for the given reason, the agent stops its workers for good, although none of them failed",
     "round left": "this node leaves the job; `notified` shows whether the other nodes were informed",
@@ -61,7 +61,7 @@ EVENTS: Mapping[EventName, str] = {
     "signal received": "the agent received a signal",
     "notice received": "a notice source reports that this node must leave; the node leaves in `leaves_in` seconds",
     "notice withdrawn": "a notice source has withdrawn its notice before it was due",
-    "notice due": "the agent stops its workers and leaves the job, because a notice leaves only just enough time",
+    "notice due": "the agent stops its workers and leaves the job, because a notice allows just enough time for this",
     "output lost": "some of a worker's output could not be read or written",
     "setting left out": "a config file or variable is ignored, for the given reason",
     "plugin not blocked": "ELASTIC_DISABLE_PLUGINS contains a name that matches no installed plugin",
@@ -76,7 +76,7 @@ EVENTS: Mapping[EventName, str] = {
     "log directory made": "the folder for the workers' output was created",
     "worker hangs": "a worker did not release a timer, or made no progress for `--hang-timeout`, and was killed",
     "watchdog lost": "hung workers are no longer detected, for the given reason",
-    "timer expired": "a process did not release a timer in time; `action` shows what happens to it",
+    "timer expired": "a process did not release a timer in time; `action` shows what happens to the process",
     "timer ignored": "a watchdog timer expired, but its process is not in a worker's session",
     "timer request refused": "the watchdog rejected a request; the first of each kind is logged, the rest are counted",
     "timer pipe made again": "the watchdog's pipe was removed while in use, and the watchdog created a new one",
@@ -176,11 +176,11 @@ def configure(
     patience: Duration = _PATIENCE,
 ) -> None:
     """Set the format and the destination of all loggers. Before the first call, lines go to Python's logger
-    `elastic_core`, and are shown only if the program has a handler for it (but see `show_unless_configured`).
+    `elastic_core`, and are shown only if that logger has a handler (but see `show_unless_configured`).
 
     Args:
-        format: `human` (one line, followed by an indented traceback if there is one; with the local time on a terminal,
-            otherwise with UTC in ISO 8601) or `json` (one object per line).
+        format: `json` (one object per line) or `human` (one line, followed by any traceback, indented). `human` shows
+            the local time on a terminal, and otherwise UTC in ISO 8601.
         level: the lowest level to write, one of `LEVELS`, in upper or lower case.
         stream: the destination (default: the current `sys.stderr`).
         clock: provides the timestamps.
@@ -225,8 +225,8 @@ class _Sink:
     debug = info = warning = error = critical = write
 
     def take_dropped(self) -> int:
-        """Return the number of dropped lines and reset it, or return 0 if the stream cannot accept a line about them
-        yet."""
+        """Return and reset the number of dropped lines. Returns 0 while the stream cannot accept a line that reports
+        it."""
         with _lock:
             stream = self.stream
             if not self._dropped or stream is None or not self._takes(stream):

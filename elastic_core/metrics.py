@@ -1,4 +1,4 @@
-"""Records counts and durations by means of a handler that the program configures. The default handler drops them.
+"""Records counts and durations with a handler that the program configures. The default handler drops them.
 
 Functions and metrics have the same names as in torchelastic. Exceptions in a handler are only logged.
 """

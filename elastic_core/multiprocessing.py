@@ -117,10 +117,10 @@ class PContext:
         return dict(self._pids)
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
-        """Wait until all processes have ended. When one fails, stop the remaining ones. Finally, release all resources.
+        """Wait until all processes have ended, and release all resources. When one process fails, stop the others.
 
         Args:
-            timeout: how many seconds to wait. 0 means not to wait, and a negative number to wait forever.
+            timeout: seconds to wait. 0 returns immediately, and a negative number waits forever.
             period: ignored, because there is no polling.
 
         Returns None if processes are still running after `timeout`.

@@ -40,7 +40,7 @@ class CombinedObserver:
 
 class History:
     """The history of one run, for the result file and the final report. It contains all facts, in order, except worker
-    exits and phases. For each stop that gave the workers time to save, `stops` contains its last status."""
+    exits, phases and recoveries. `stops` contains the last status of each stop that gave the workers time to save."""
 
     def __init__(self) -> None:
         self.rounds: list[RoundFormed] = []
@@ -82,8 +82,8 @@ class History:
 
 @dataclass(frozen=True)
 class EventRecorder:
-    """Records the facts as events (see `elastic_core.events`), except worker exits, and except changes of phase that
-    other events cover. `destination` is the handler's name, for the log."""
+    """Records the facts as events (see `elastic_core.events`). Worker exits, recoveries and most phase changes are not
+    recorded. `destination` is the handler's name, for the log."""
 
     sink: events.EventHandler
     destination: str = ""

@@ -53,7 +53,7 @@ def parse_name_or_none(raw: object) -> str | None:
 
 
 def parse_path(raw: object) -> Path:
-    """Parse a path, in which `~` stands for the home folder."""
+    """Parse a path. `~` stands for the home directory."""
     if isinstance(raw, Path):
         return raw
     if not isinstance(raw, str) or not raw or "\0" in raw:
@@ -61,7 +61,7 @@ def parse_path(raw: object) -> Path:
     try:
         return Path(raw).expanduser()
     except RuntimeError:
-        raise unexpected("a path in the home folder of an existing user", raw) from None
+        raise unexpected("a path in the home directory of an existing user", raw) from None
 
 
 def parse_boolean(raw: object) -> bool:

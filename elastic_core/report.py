@@ -129,7 +129,7 @@ def _tail(failure: ProcessFailure) -> Iterable[str]:
     yield from _stack(failure)
     lines = failure.message.splitlines()
     if not lines:
-        yield "  It wrote no error file and nothing to stderr."
+        yield "  The worker wrote no error file and nothing to stderr."
         return
     source = f"error file {failure.error_file}" if failure.error_file != "<N/A>" else "last lines of its stderr"
     yield f"  {source}:"
@@ -142,7 +142,7 @@ def _stack(failure: ProcessFailure) -> Iterable[str]:
     if len(lines) == 1:
         yield f"  {lines[0]}"
     elif lines:
-        yield "  what its threads were doing at the end:"
+        yield "  what its threads were doing when it ended:"
         yield from (f"    {line}".rstrip() for line in lines)
 
 

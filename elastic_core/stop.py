@@ -44,8 +44,8 @@ def should_stop(step: int) -> bool:
     Call this once per step, in the thread that trains, outside code that `torch.compile` compiles. All workers of the
     job get true at the same step, or none does. Until the job is asked to stop, a call takes less than a microsecond
     and involves no communication. After that, a call blocks while the agents agree on the step. This usually takes
-    milliseconds, and never more than half of the time until the deadline. Without an agent, the result is always false.
-    It is also false in all processes of a worker except the first one that calls this function.
+    milliseconds, and never more than half of the time until the deadline. The result is always false without an agent,
+    and in all processes of a worker except the first one that calls this function.
 
     Args:
         step: the number of the step, 0 or more. All workers must count in the same way, and the number never decreases
@@ -57,8 +57,8 @@ def should_stop(step: int) -> bool:
 
 
 def stopped(step: int) -> None:
-    """Report that this worker has saved and needs no more time. A worker that exits after it has saved need not call
-    this function, which is for programs that do not exit on their own."""
+    """Report that this worker has saved and needs no more time. Only programs that do not exit after they have saved
+    need to call this function."""
     _WHOLE.pack_into(_page or _open_page(), _SAVED, step)
 
 
@@ -132,8 +132,8 @@ class StopFile(PageFile):
         self.write(_WHOLE.pack(1), _ASKED)
 
     def answer(self, step: int | None) -> None:
-        """Tell the worker at which step to stop. If `step` is None, the agents could not agree on a step, and the
-        worker gets SIGTERM."""
+        """Send the worker the step at which to stop. None means that the agents could not agree on one, so the worker
+        gets SIGTERM."""
         self.write(_WHOLE.pack(_NO_STEP if step is None else step), _AT)
 
     def _number(self, offset: int) -> int:

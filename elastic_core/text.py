@@ -39,7 +39,7 @@ def truth(value: object) -> bool | None:
 
 def nearest(name: str, valid: Iterable[str], likeness: float = 0.6) -> str | None:
     """Return the valid name that is most similar to `name`, ignoring case. If none is similar enough, return a valid
-    name that begins with `name`, or None if there is no such name either.
+    name that begins with `name`, or None if no name does.
 
     `likeness` is the minimum similarity, from 0 (any) to 1 (equal).
     """
@@ -64,8 +64,8 @@ def normalised(name: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape (`\\x1b`) all characters that would control a terminal or change how the surrounding text looks. Line
-    feeds, tabs and readable characters of any script are kept."""
+    """Escape all characters that would control a terminal or change how the surrounding text looks, for example as
+    `\\x1b`. Line feeds, tabs and readable characters of any script are kept."""
     return _MAY_HAVE_MORE.sub(_with_few_marks, _UNSAFE.sub(_escaped, text.replace("\r\n", "\n")))
 
 

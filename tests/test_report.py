@@ -101,7 +101,7 @@ def test_report_of_a_hung_worker_has_its_stack():
         elastic: job job failed
 
         Root cause (round 2): rank 0 (local rank 0, pid 100) on node7: hang: no progress for 30 s (no log line)
-          what its threads were doing at the end:
+          what its threads were doing when it ended:
             Current thread 0x1 (most recent call first):
               File "train.py", line 3 in step
 
@@ -121,7 +121,7 @@ def test_missing_stack_is_explained():
 
 def test_failure_without_output_says_so():
     assert as_text(ChildFailedError("train.py", {0: failure(0)}), "job").endswith(
-        "  It wrote no error file and nothing to stderr."
+        "  The worker wrote no error file and nothing to stderr."
     )
 
 

@@ -166,7 +166,7 @@ def test_report_of_a_final_hang_has_its_stack(elastic):
     report = done.err[done.err.index("elastic: ") :]
     check_found(idle_seconds(report) - TIMEOUT, report)
     assert "no restart is allowed (--max-restarts=0)" in report
-    assert "  what its threads were doing at the end:\n    Current thread 0x" in report
+    assert "  what its threads were doing when it ended:\n    Current thread 0x" in report
     assert " in train_step\n" in report
 
 
