@@ -87,7 +87,7 @@ class RendezvousBackend(abc.ABC):
 
     @abc.abstractmethod
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        """Write `state` if `token` still identifies the last write or, if `token` is None, if there is no state yet.
+        """Write `state` if `token` still identifies the last write. If `token` is None, there must be no state yet.
 
         Returns the current state, its token, and whether this call wrote it. Returns None if the backend does not know
         the current state. Every write has a unique token.
@@ -163,9 +163,9 @@ class RosterBackend(RendezvousBackend):
 
     @abc.abstractmethod
     def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
-        """Block until `token` no longer identifies the state (or, if `token` is None, until a state exists), or until
-        `timeout` has passed. Returns whether the state has changed. The method may return True although nothing has
-        changed, but it must not miss a change."""
+        """Block until `token` no longer identifies the state, but for at most `timeout` seconds. If `token` is None,
+        block until a state exists. Returns whether the state has changed. The method may return True although nothing
+        has changed, but it must not miss a change."""
 
     @abc.abstractmethod
     def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:

@@ -33,7 +33,7 @@ class AgentPhase(str, enum.Enum):
 
 
 class CheckLevel(str, enum.Enum):
-    """How serious a finding is. WARNING: a run would start, but may have problems. FAILURE: a run would not work on
+    """The severity of a finding. WARNING: a run would start, but may have problems. FAILURE: a run would not work on
     this machine."""
 
     OK = "ok"
@@ -246,9 +246,9 @@ class AgentView(Protocol):
 
 
 class HealthCheckServer(abc.ABC):
-    """A health endpoint. The agent starts it before the first rendezvous and stops it last. Its factory receives an
-    `AgentView`, the port, and a timeout: if the agent's event loop is inactive for that many seconds, the agent is
-    stuck."""
+    """A health endpoint. The agent starts it before the first rendezvous and stops it after everything else. Its
+    factory receives an `AgentView`, the port, and a timeout: if the agent's event loop is inactive for that many
+    seconds, the agent is stuck."""
 
     @abc.abstractmethod
     def start(self) -> None:

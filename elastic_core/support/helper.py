@@ -115,9 +115,8 @@ class HelperProcess:
                 self._process.wait(timeout)
 
     def kill(self) -> None:
-        """Kill the helper's session, or the rest of the session if the helper itself has died. The session id still
-        belongs to the helper, because the helper has not been waited for. For that reason, this method must not poll
-        for the helper's exit."""
+        """Kill the helper's session, or the rest of the session if the helper itself has died. The session id belongs
+        to the helper until the helper is waited for, so this method must not poll for the helper's exit."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)

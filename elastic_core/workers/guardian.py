@@ -96,8 +96,8 @@ class Guardian:
         self._order(f"forget {pid}")
 
     def scratch(self, path: str) -> None:
-        """Tell the guardian to remove this folder at the end. To ensure that no other folder is ever removed, the
-        method ignores relative paths, links, and paths that would be read as two orders."""
+        """Tell the guardian to remove this folder when it ends. To ensure that no other folder is ever removed,
+        relative paths, links, and paths that would be read as two orders are ignored."""
         if "\n" not in path and Path(path).is_absolute():
             self._scratch.append(path)
             self._order(f"scratch {path}")

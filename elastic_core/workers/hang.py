@@ -212,8 +212,8 @@ class HangingWorker:
     clock: Clock
 
     def stacks(self, pid: int) -> str:
-        """Make the worker, and `pid`, a process in its session, write their stacks and die. Returns the text to report
-        if no stack arrives: the output of py-spy, or the reason why there is no stack."""
+        """Make the worker and the process `pid` in its session write their stacks and die. Returns the text to report
+        if no stack arrives: py-spy's output, or the reason why there is no stack."""
         self.output.expect_dump(self.worker.ranks.local)
         asked = self._processes_to_ask(pid)
         self._ask(asked)

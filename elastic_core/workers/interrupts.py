@@ -83,9 +83,9 @@ class _Gate:
     - The gate is closed before it replaces the first handler. A handler that has not been replaced yet may raise an
       exception, but no process has been started by then. It may also install another handler, so the gate keeps the
       handlers that `signal.signal` returns.
-    - When it opens, it first handles the recorded signals and passes new signals on, because a handler may be waiting
-      for another handler's exception, such as that of a time limit that it has set. Then it restores all handlers
-      except those that one of the handlers has replaced.
+    - When the gate opens, it first handles the recorded signals and passes new signals on, because a handler may be
+      waiting for another handler's exception, such as that of a time limit. Then the gate restores all handlers except
+      those that one of the handlers has replaced.
     - If an exception interrupts the opening, it propagates, and the gate is opened again."""
 
     def __init__(self) -> None:

@@ -36,8 +36,8 @@ _LAST_MOMENT: Duration = 1.0  # seconds for which `finish` waits for a pump that
 
 
 class OutputPump:
-    """A thread that moves output from pipes to their channels, and finally closes both. `channels` maps the pipes' read
-    ends to channels.
+    """A thread that moves output from pipes to their channels, and closes a pipe and its channel when the output ends.
+    `channels` maps the pipes' read ends to channels.
 
     Call `start` first, `end` when all writers have ended, and `finish` when `done` is readable or too much time has
     passed. `busy` is true while output is being written to the console or a file, and stays true if that write

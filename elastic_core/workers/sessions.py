@@ -307,11 +307,11 @@ def _end_holders(link: str) -> None:
 
 
 def guard(orders: IO[str], held: Iterable[int] = ()) -> None:
-    """Obey the lines of `orders` until they end, then kill the watched workers and the expected one. The orders are
-    `expect LINK` (a worker is about to start and will hold this link), `watch PID START` (that worker has started),
+    """Obey `orders`, one per line, until the input ends, then kill the watched workers and the expected one. The orders
+    are `expect LINK` (a worker is about to start and will hold this link), `watch PID START` (that worker has started),
     `forget PID`, and `scratch PATH` (a folder to remove).
 
-    The lines end when the agent closes the pipe or dies for any reason. A worker that is being started at that moment
+    The input ends when the agent closes the pipe or dies for any reason. A worker that is being started at that moment
     does not hold a copy of the pipe, but it holds the descriptor behind the expected link. Once no workers are left,
     the descriptors in `held` are closed, which shows other nodes that the agent has ended."""
     leaders: dict[int, int] = {}
