@@ -1,5 +1,5 @@
-"""The timer table: which timers are running, and when the next one expires. The table itself does not use a clock,
-threads or processes. Each combination of a process and a scope has at most one timer."""
+"""A table of the running timers, which finds the next one to expire. The table itself does not use a clock, threads or
+processes. Each combination of a process and a scope has at most one timer."""
 
 from __future__ import annotations
 

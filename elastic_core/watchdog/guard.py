@@ -35,7 +35,7 @@ class TimerRequest:
     Args:
         worker_id: identifies the worker; most clients use its process id.
         scope_id: identifies the timer within the worker.
-        expiration_time: when the timer expires, in seconds since the epoch. A negative value releases the timer.
+        expiration_time: the timer's deadline, in seconds since the epoch. A negative value releases the timer.
     """
 
     worker_id: Any

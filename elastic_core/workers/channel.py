@@ -35,8 +35,8 @@ Report = Callable[[str, OSError], None]
 
 
 class FileSink:
-    """A log file that is appended to. Opening it may raise OSError. After opening, the first error is reported, the
-    file is closed, and `descriptor` becomes None."""
+    """A log file opened for appending. Opening it may raise OSError. At the first write error, the error is reported,
+    the file is closed, and `descriptor` becomes None."""
 
     def __init__(self, path: Path, report: Report) -> None:
         self._path = path
@@ -62,8 +62,8 @@ class FileSink:
 
 
 class OwnFile:
-    """A log file that a worker writes directly, so that neither a slow console nor a suspended agent delays it. The
-    agent reads lines from it for reports, even after it has been renamed or removed. Opening it may raise OSError."""
+    """A log file that a worker writes directly, so that neither a slow console nor a suspended agent delays the worker.
+    For reports, the agent can read the file even after it is renamed or removed. Opening it may raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -166,8 +166,8 @@ class ConsoleSink:
 
 
 def _piece(data: memoryview) -> int:
-    """Return how many bytes to write in one call: whole lines and, if possible, no more than can be written to a pipe
-    atomically."""
+    """Return the number of bytes to write in one call. A pipe accepts this many atomically. If possible, they are whole
+    lines."""
     end = bytes(data[:_PIPE_BUF]).rfind(b"\n") + 1 if len(data) > _PIPE_BUF else len(data)
     return end or _PIPE_BUF
 
@@ -266,7 +266,7 @@ class Channel:
         self._dump = self._dump and DumpSink()
 
     def dump(self) -> str:
-        """Return the stacks that faulthandler has written. The last lines do not include them."""
+        """Return the stacks that faulthandler has written. `tail` does not include them."""
         return self._dump.text() if self._dump else ""
 
     def _show(self, lines: list[bytes]) -> None:

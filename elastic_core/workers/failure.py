@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import RoundPlan, WorkerExit, WorkerRanks
 
 _ERROR_FILE_LIMIT = 1024 * 1024
-_NOTICED_AFTER: Duration = 1.0  # seconds within which the agent usually notices a worker's exit
+_NOTICED_AFTER: Duration = 1.0  # seconds; the agent usually notices a worker's exit sooner
 _LONGEST_TIME = 12  # digits
 _WHOLE: Duration = 1.0  # error files record times in whole seconds
 _DEEPEST = 50  # nesting levels in an error file; it is bounded, because later code processes the content recursively
@@ -46,7 +46,7 @@ class Evidence:
     """Everything known about how one worker ended.
 
     Args:
-        timestamp: when the agent noticed the exit, in seconds since the epoch.
+        timestamp: the time at which the agent noticed the exit, in seconds since the epoch.
         stopped: whether the agent had sent the worker a signal to exit.
         out_of_memory: evidence that the kernel killed the worker for lack of memory; empty if there is none.
         killed_for: why the agent killed the worker, if it hung; otherwise empty.
@@ -243,7 +243,7 @@ def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, Process
 
 
 def _cause(failed: Sequence[Evidence]) -> Evidence:
-    """Return the worker that exited first, unless another one wrote its error file before that and was slow to exit."""
+    """Return the worker that exited first, unless another one had written its error file earlier but exited later."""
     first = failed[0]
     if first.killed_for:  # it hung before the other workers gave up
         return first

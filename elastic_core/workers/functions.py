@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import Child, Launch
     from elastic_core.workers.numa import Cpus
 
-_ERRORS = "backslashreplace"  # a worker must not end because it prints a character that the locale lacks
+_ERRORS = "backslashreplace"  # a worker must not fail because it prints a character that the locale lacks
 _STDERR = 2
 _UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
 _STREAM_NAMES = {1: "stdout", 2: "stderr"}
@@ -74,7 +74,7 @@ class FunctionStarter:
             raise _not_pickled(error) from error
         finally:
             for stream in filter(None, (*streams, mark)):
-                stream.close()  # immediately, because a stream only ends when its last write end is closed
+                stream.close()  # immediately, because a stream ends only when its last write end is closed
         return _FunctionChild(process, reaped_elsewhere=self._context.get_start_method() == "forkserver")
 
     def result(self, launch: Launch) -> object:
@@ -106,9 +106,9 @@ def _not_pickled(error: Exception) -> ConfigurationError:
 
 
 def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch: Launch) -> tuple[bytes, list[int]]:
-    """Return a pickled `multiprocessing` process for the function, as a spawned child reads it, and the descriptors to
-    which it refers by index (see `multiprocessing.forkserver`). The child must have the worker's streams and
-    environment variables when it unpickles the process."""
+    """Return a pickled `multiprocessing` process for the function, in the format that a spawned child reads, and the
+    descriptors to which the pickle refers by index (see `multiprocessing.forkserver`). The child must have the worker's
+    streams and environment variables when it unpickles the process."""
     spawn = multiprocessing.get_context("spawn")
     own = [fd for fd, given in zip(_STREAM_NAMES, (launch.stdout, launch.stderr), strict=True) if given is not None]
     call = _call(function, args, launch.local_rank, "spawn")
@@ -245,7 +245,7 @@ def _finish(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> No
         _store(call(), result)
     except Exception as error:
         path = os.environ.get(error_file.VARIABLE)
-        if path and not os.path.exists(path):  # otherwise the function has already written it
+        if path and not os.path.exists(path):  # the function has not written one itself
             error_file.write(path, error_file.content_of(error))
         raise
 
@@ -293,6 +293,6 @@ def run_script(path: str, *args: str) -> None:
     except SyntaxError as error:
         if any(frame.filename.startswith(path) for frame in traceback.extract_tb(error.__traceback__)):
             raise
-        # The error is in the script itself, so show it without our frames, as Python does for a script.
+        # The error is in the script itself, so show it without this module's frames, as Python does.
         sys.stderr.write("".join(traceback.format_exception_only(error)))
         sys.exit(1)

@@ -88,7 +88,7 @@ class _Round:
     asked: set[tuple[int, int, bool]] = field(default_factory=set)
     killed: dict[int, KillRecord] = field(default_factory=dict)
     unreported: list[WorkerExit] = field(default_factory=list)  # exits that `reap` has not returned yet
-    unseen: bool = False  # whether the process table could not be read, so that processes may be left
+    unseen: bool = False  # whether the process table could not be read (processes may be left)
 
     @property
     def leaders(self) -> dict[int, int]:
@@ -102,7 +102,7 @@ class LocalWorkers:
         starter: starts the processes.
         policy: the user's choices for output, environment and NUMA binding.
         parent_environment: the variables that the workers inherit.
-        clock: for the timestamps of reports.
+        clock: provides the timestamps for reports.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class LocalWorkers:
         self._lifeline = lifeline
 
     def guard(self, folders: Iterable[str]) -> None:
-        """Make sure that these folders are removed, by `close` or after the agent has been killed.
+        """Ensure that these folders are removed by `close` or, if the agent is killed, by the guardian.
 
         Raises:
             ConfigurationError: the guardian cannot be started because of a limit on this machine.
@@ -169,8 +169,7 @@ class LocalWorkers:
                 output.begin()
         except BaseException as error:
             # `begin` comes first, because it frees file descriptors, which are needed to read the process table. It
-            # raises RuntimeError if it has been called already or if no thread can be started; `finish` can handle both
-            # cases.
+            # raises RuntimeError if it was called before or no thread can be started. `finish` handles both cases.
             with contextlib.suppress(RuntimeError):
                 output.begin()
             self._end_all(current)
@@ -470,7 +469,7 @@ def _temporary_folder() -> tuple[Path, int]:
         except BaseException:
             path.rmdir()
             raise
-        with contextlib.suppress(OSError):  # the file system has no locks
+        with contextlib.suppress(OSError):  # the file system does not support locks
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return path, lock
     except OSError as error:

@@ -263,7 +263,7 @@ class HangingWorker:
 
 
 def _runs(pid: int) -> bool:
-    """Return whether the process is running, so that py-spy can read it."""
+    """Return whether the process is running and py-spy can read it."""
     stat = sessions.best_table().stat(pid)
     return stat is not None and not stat.ended and stat.state not in "Dt"
 

@@ -171,9 +171,7 @@ def load_placer(
     """
     if name not in points:
         known = ", ".join(sorted(points)) or "none is installed"
-        raise PluginError(
-            Problem(_FLAG, f"expected the name of an entry point in the group {GROUP} ({known}), found {name!r}")
-        )
+        raise PluginError(Problem(_FLAG, f"expected an entry point in the group {GROUP} ({known}), found {name!r}"))
     try:
         make = points[name].load()
         specs = make(

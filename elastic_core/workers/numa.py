@@ -20,8 +20,8 @@ MODES: tuple[Mode, ...] = ("node", "socket", "exclusive", "core-complex")
 
 
 def mode_of(options: Any) -> Mode | None:
-    """Return the mode that `options` selects: torch's `NumaOptions`, of which only `affinity_mode` is used, or a mode's
-    name. None means no binding.
+    """Return the mode that `options` selects, or None for no binding. `options` is a mode's name or torch's
+    `NumaOptions`, of which only `affinity_mode` is used.
 
     Raises:
         ConfigurationError: there is no such mode.
@@ -162,7 +162,7 @@ def bound_to_cpus(cpus: Cpus) -> Iterator[None]:
 
 
 def read_machine(sys_root: Path = Path("/sys"), proc_root: Path = Path("/proc")) -> Machine:
-    """Describe this machine, except for the parts that the kernel does not show."""
+    """Describe this machine, as far as the kernel exposes its properties."""
     allowed = sorted(os.sched_getaffinity(0))
     cpus = tuple(cpu for number in allowed if (cpu := _read_cpu(number, sys_root)) is not None)
     return Machine(cpus, _read_device_nodes(sys_root, proc_root))

@@ -146,8 +146,8 @@ class OutputPump:
         return len(data)
 
     def _drain(self, fd: int) -> None:
-        """Forward the output that the workers left in the pipe, without waiting for its end, because a process outside
-        their sessions may still have the stream open."""
+        """Forward the output that the workers left in the pipe, without waiting for the end of the stream, because a
+        process outside their sessions may still have it open."""
         if self._take_what_is_there(fd):
             self._hand_over(fd)
             self._end(fd)
@@ -241,8 +241,8 @@ class RoundOutput:
         return self._ends.get((local_rank, Stream.OUT)), self._ends.get((local_rank, Stream.ERR))
 
     def begin(self) -> None:
-        """Start the pump. All workers have their copies of the write ends by now, so close ours first. Each stream then
-        ends when its last writer ends."""
+        """Start the pump, after closing the agent's write ends, because all workers have their copies by now. Each
+        stream then ends when its last writer ends."""
         self._close_write_ends()
         self.pump.start()
 
@@ -284,7 +284,7 @@ class RoundOutput:
         self._sources[local_rank, Stream.ERR].expect_dump()
 
     def dump(self, local_rank: int) -> str:
-        """Return the stacks that faulthandler wrote to the worker's stderr, as far as the pump has moved them."""
+        """Return the stacks that faulthandler wrote to the worker's stderr and that the pump has already read."""
         return self._sources[local_rank, Stream.ERR].dump()
 
     def written(self, local_rank: int) -> int:

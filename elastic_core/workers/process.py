@@ -229,7 +229,7 @@ def pidfd_sentinel(pid: int) -> int:
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
-        return thread_sentinel(pid)  # it has ended and has been reaped by other code, so this is readable immediately
+        return thread_sentinel(pid)  # other code has already reaped the process, so this is readable immediately
 
 
 def thread_sentinel(pid: int) -> int:

@@ -174,7 +174,7 @@ def _belongs(stat: ProcessStat, leaders: dict[int, int]) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """Return the start of the process's command line, for messages. It is empty if the process has ended."""
+    """Return the first part of the process's command line, for messages. It is empty if the process has ended."""
     return _shown(pid, "cmdline").replace("\0", " ").strip()
 
 
@@ -251,7 +251,7 @@ def _is_deaf(pid: int) -> bool:
 
 
 def catches(pid: int, signum: int) -> bool:
-    """Return whether the process has a handler for the signal. Returns true if that is unknown."""
+    """Return whether the process has a handler for the signal. Returns true if /proc is unavailable."""
     return _has(pid, (b"SigCgt:",), signum) or not os.path.exists(f"{_PROC}/self/status")
 
 
