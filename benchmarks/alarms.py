@@ -47,7 +47,7 @@ def computing(processes: int) -> Iterator[None]:
 
 
 def watch(nodes: int, until: float, arguments: argparse.Namespace) -> tuple[float, list[str]]:
-    """Run one round. Returns its duration in seconds, and why it ended if that was before `until`."""
+    """Run one round. Returns its duration in seconds, and the reason if it ended before `until`."""
     with fleet("elastic", nodes, arguments.join_timeout, arguments.conf) as agents:
         joined = agents.join(arguments.join_timeout + LIMIT_BEYOND_JOIN_S)
         if joined.errors:

@@ -4,9 +4,9 @@
     python -m venv ../venv && ../venv/bin/python -m pip install ...   # the other checkout and the benchmark's needs
     python -m benchmarks.before ../before ../venv/bin/python rendezvous --nodes 8,256 --runs 1
 
-Options after the name belong to that benchmark. Each side runs its own copy of it, in its own environment, with the
-launcher `elastic` only. The sides take turns, and each turn starts with the other side, so that drift in the machine's
-speed affects both. Figures are medians of all turns.
+Options after the benchmark's name are passed to that benchmark. Each checkout runs its own copy of the benchmark, in
+its own environment, with the launcher `elastic` only. The checkouts take turns and alternate in going first, so that
+drift in the machine's speed affects both. Figures are medians of all turns.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def rows_of(checkout: Path, python: str, benchmark: str, options: list[str]) -> 
 
 
 def compared(now: Figures, before: Figures) -> list[Row]:
-    """The rows that both sides have measured."""
+    """Return the rows that both sides have measured."""
     rows = []
     for key, values in now.items():
         if key in before:

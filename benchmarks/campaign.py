@@ -1,10 +1,10 @@
 """Subject jobs of elastic-core to storms of random faults, and check their histories against rules.
 
-Jobs have two to five nodes, each on a separate machine (a network name space with a link, an address, a name and a
-disk). Their seeds draw the faults, single and overlapping ones; `elastic_testing.campaign` defines the kinds of faults
-and the rules. Several jobs run in parallel, cycling through all worlds, for `--minutes`. A seed always draws the same
-storm, but its timing on the machine varies. A job that violates a rule is kept below `--keep` with its storm, history
-and logs; `--shrink` reduces a kept storm.
+Jobs have two to five nodes, each on a separate machine (a network namespace with a link, an address, a name and a
+disk). A job's seed determines its faults, which may overlap. `elastic_testing.campaign` defines the kinds of faults and
+the rules. Several jobs run in parallel, cycling through all worlds, for `--minutes`. A seed always draws the same
+storm, but its timing on the machine varies. If a job violates a rule, its storm, history and logs are kept in a folder
+under `--keep`. `--shrink` reduces a kept storm.
 
 Needs root. `torchrun` gets the faults that apply to it, one wave per job, because it seldom survives one.
 """
@@ -90,11 +90,11 @@ class Shape:
     """Properties of a campaign's job, drawn from its seed.
 
     Args:
-        real: its workers train with DDP.
-        logs: logs and results are on the disks that fail.
-        slow: rank 0 takes long to stop.
-        together: its workers call `should_stop`.
-        listed: number of hosts in the endpoint, if the nodes host the store; 0: all.
+        real: whether the workers train with DDP.
+        logs: whether logs and results are on the disks that fail.
+        slow: whether rank 0 takes long to stop.
+        together: whether the workers call `should_stop`.
+        listed: the number of hosts in the endpoint, if the nodes host the store; 0 means all.
     """
 
     world: str
@@ -132,7 +132,7 @@ class Shape:
 
 @contextlib.contextmanager
 def setting_of(shape: Shape, folder: Path, planted: str = "", flags: Sequence[str] = ()) -> Iterator[Setting]:
-    """Machines and a job for them, removed after the block."""
+    """Create machines and a job for them, and remove them after the block."""
     members = 3 if shape.world == "etcd" else 0
     with machines(shape.nodes + members) as made:
         setting = _setting(shape, made, folder)
@@ -236,7 +236,7 @@ class Outcome:
         faults: number of injected faults by kind.
         alone: for each kind, the seconds from a fault that was alone in its wave until all nodes trained again.
         violations: the findings of `check`.
-        reached: number of waves that it survived.
+        reached: number of waves that the job survived.
     """
 
     shape: Shape

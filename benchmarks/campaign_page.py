@@ -2,8 +2,8 @@
 
     python -m benchmarks.campaign_page results.json ...
 
-The files are written by `python -m benchmarks.campaign --json`. Their jobs are added up. For each planted defect, only
-the last file's result is used. Jobs of torchrun have separate columns. Needs matplotlib.
+The files are written by `python -m benchmarks.campaign --json`. The tables combine the jobs of all files. For each
+planted defect, only the last file's result is used. Jobs of torchrun have separate columns. Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Campaign:
         return table(["", *self.worlds], [*counts, *rows])
 
     def recovery(self, real: bool = False) -> str:
-        """Time until all nodes train again, by kind of fault, if it took a new round, with torchrun's next to it."""
+        """The time until all nodes train again after a new round, by kind of fault, for elastic-core and torchrun."""
         rows = []
         for kind, described in KINDS.items():
             mine = [one for job in self.jobs if job["shape"]["real"] == real for one in job["alone"].get(kind, [])]

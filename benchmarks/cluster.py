@@ -56,8 +56,7 @@ class StepFile:
 
 @dataclass(frozen=True)
 class Resumed:
-    """A world that trains again: when its slowest rank made its first step, and when the last of its processes was
-    started."""
+    """A world that trains again: the time of its slowest rank's first step, and the start time of its last process."""
 
     at: float
     started: float
@@ -109,8 +108,8 @@ class Shape:
 
 
 class Cluster:
-    """A job whose nodes are started one by one. Made by `cluster`. Node 0 hosts the rendezvous store, unless a separate
-    store exists. A job of one node needs no endpoint. All nodes share this machine, unless `machines` are given."""
+    """A job whose nodes are started one by one (see `cluster`). Node 0 hosts the rendezvous store, unless a separate
+    store exists. A job of one node needs no endpoint. All nodes share this machine unless `machines` are given."""
 
     def __init__(
         self,
@@ -167,8 +166,8 @@ class Cluster:
     def wait_resumed(
         self, world_size: int, old: Collection[int], count: int, deadline: float, since: float = 0.0
     ) -> Resumed | None:
-        """Wait until every rank of a new world of this size has made `count` steps since `since`; None if that does
-        not happen."""
+        """Wait until every rank of a new world of this size has made `count` steps since `since`. Returns None if
+        the deadline passes or all agents exit first."""
         fresh: list[Step] = []
         while True:
             more = [step for step in self._more() if step.at > since and step.world_size == world_size]
@@ -226,7 +225,7 @@ def cluster(
     shape: Shape = Shape(),
     machines: Sequence[Machine] = (),
 ) -> Iterator[Cluster]:
-    """A job without agents yet. At the end of the block, all its processes are stopped. `nodes` is MIN:MAX or a
+    """Create a job without agents. At the end of the block, all its processes are stopped. `nodes` is MIN:MAX or a
     number."""
     with tempfile.TemporaryDirectory(prefix="elastic-benchmark-") as folder:
         made = Cluster(launcher, nodes, Path(folder), meeting, shape, machines)
@@ -237,7 +236,7 @@ def cluster(
 
 
 def free_port() -> int:
-    """A port that was free a moment ago. It cannot be held open, because torchrun needs a number."""
+    """Return a port that was free a moment ago. Torchrun needs a number, so the port cannot be reserved."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

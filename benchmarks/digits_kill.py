@@ -39,7 +39,7 @@ NODE = ("--nproc-per-node=2", "--max-restarts=3")
 
 @dataclass(frozen=True)
 class Plan:
-    """Which worker to kill, and when: after an epoch's line, plus a fraction of the duration of an epoch."""
+    """The worker to kill and the moment: an epoch's line plus a fraction of the duration of an epoch."""
 
     victim: int
     after_epoch: int
@@ -48,7 +48,7 @@ class Plan:
 
 @dataclass
 class Restart:
-    """Times in seconds after a kill; None: not within the limit."""
+    """Times in seconds after a kill. None means that the limit passed first."""
 
     survivor_gone_s: float | None = None
     workers_started_s: float | None = None
@@ -134,7 +134,7 @@ def digits_run(launcher: Sequence[str], plan: Plan, limit_s: float) -> Run:
 
 
 def reach(job: Job, plan: Plan, deadline: float) -> bool:
-    """Wait for the moment of the kill. False if the job never gets there, which is the launcher's failure."""
+    """Wait for the moment of the kill. Returns false if the job never reaches it, which is the launcher's failure."""
     first = wait_epoch(job, deadline)
     chosen = first if plan.after_epoch == 1 else wait_epoch(job, deadline, plan.after_epoch)
     if first is None or chosen is None:
@@ -181,7 +181,7 @@ def count(runs: Sequence[Run], outcome: str) -> int:
 
 
 def outcomes(runs: Sequence[Run]) -> str:
-    """How many runs did not recover, and how they ended; empty if all did."""
+    """Return the number of runs that did not recover, by outcome, or an empty string if all recovered."""
     return ", ".join(f"{many} {outcome}" for outcome in ("failed", "hung") if (many := count(runs, outcome)))
 
 

@@ -1,5 +1,5 @@
-"""How long do N agents need to form a round over etcd, how much do they load it afterwards, and how much slower is a
-store in etcd than plain etcd calls?
+"""How long do N agents need to form a round over etcd, how much load do they then put on etcd, and how much slower is
+a store in etcd than plain etcd calls?
 
 Agents join as in `rendezvous`, over one etcd on a disk in memory. Torchrun does not support current etcd versions, so
 the figures are compared with our own limits only. In steady state, etcd counts the calls. Latencies are medians of

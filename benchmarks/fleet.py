@@ -73,7 +73,7 @@ class Helper:
         return "\n".join(Path(self._errors.name).read_text(errors="replace").splitlines()[-20:])
 
     def stop(self) -> None:
-        """Close its input, on which it exits; kill it if it does not."""
+        """Close the script's input, which makes it exit. Kill it if it keeps running."""
         assert self.process.stdin is not None
         with suppress(OSError):
             self.process.stdin.close()
@@ -154,7 +154,7 @@ class Fleet:
         return verdict([agent for answer in answers for agent in answer["agents"]], self.nodes)
 
     def follow(self) -> int:
-        """Let the agents act as they do while workers run. Returns how many of them poll."""
+        """Let the agents act as they do while workers run. Returns the number of agents that poll."""
         return sum(answer["polled"] for answer in self._ask({"follow": True}, ANSWER_LIMIT_S))
 
     def ended(self) -> list[str]:
@@ -186,8 +186,8 @@ def verdict(agents: Sequence[Mapping[str, Any]], nodes: int) -> Joined:
 
 
 def traffic_between(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], port: int) -> Traffic:
-    """The traffic between two looks. Traffic of a connection that was closed in between is lost; that of a new one is
-    counted completely."""
+    """Return the traffic between two readings. The traffic of a connection that was closed in between is lost. The
+    traffic of a new connection is counted completely."""
     found = Traffic()
     for earlier, later in zip(before, after, strict=True):
         for name, now in later.items():

@@ -1,4 +1,4 @@
-"""Is a worker that hangs found, killed and replaced, and how soon?
+"""Is a hung worker found, killed and replaced, and how soon?
 
 Two workers of `workers/hanging.py` run on one node. Rank 1, which has a child process, hangs in one case inside a timer
 (`expires`) that is not released, in the other in a script without timers, under `--hang-timeout`. Torchrun has only
@@ -133,7 +133,7 @@ def has_stack(result: Path) -> bool:
 
 
 def note(tries: Sequence[Try]) -> str:
-    """How many tries healed, and the problems of those that did not."""
+    """Return the number of tries that healed, and the problems of the other tries."""
     parts = [f"{sum(not one.problem for one in tries)} of {len(tries)} healed"]
     problems = [one.problem for one in tries if one.problem]
     parts += [f"{problems.count(problem)}: {problem}" for problem in sorted(set(problems))]

@@ -1,7 +1,7 @@
 """Can clients of the health endpoint slow down the job?
 
 An agent runs two idle workers, one of which is killed repeatedly: without load, and while 200 slow clients hold
-connections and 10,000 malformed requests arrive as fast as they are accepted. Measured are:
+connections and 10,000 malformed requests arrive as fast as they are accepted. The benchmark measures:
 
 - the time from the kill until both workers of the next round report that they run;
 - the same as the agent measures it: the time to notice, stop, agree and start;
@@ -72,7 +72,7 @@ def ask(port: int, path: str) -> bytes:
 
 
 def next_round(job: Job) -> tuple[list[int], float]:
-    """The process ids of both workers, and when the second one reported that it runs."""
+    """Return both workers' process ids, and the time at which the second worker reported that it runs."""
     pids, at = [], 0.0
     for _ in range(2):
         line = job.wait_line(lambda text: text.startswith("runs "), now() + LIMIT_S)

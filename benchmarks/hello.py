@@ -1,4 +1,4 @@
-"""What does the launcher itself cost? Two workers print a line and exit. Measured are:
+"""What does the launcher itself cost? Two workers print a line and exit. The benchmark measures:
 
 - wall time; the launchers alternate, so that a change in the machine's load affects both;
 - peak memory of the agent's process, in separate runs, because watching takes time;

@@ -32,7 +32,7 @@ ENVIRONMENT = {"RES_OPTIONS": "timeout:1 attempts:1"}
 
 
 class BenchmarkError(Exception):
-    """A job did not behave as the measurement requires, so there is no figure to report."""
+    """The job did not behave as the measurement requires, so there is no figure to report."""
 
 
 def launcher_command(name: str) -> list[str]:
@@ -59,7 +59,7 @@ def launchers(arguments: argparse.Namespace) -> dict[str, list[str]]:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the job's output, and when it was read."""
+    """A line of the job's output, and the time at which it was read."""
 
     at: float
     text: str

@@ -1,28 +1,28 @@
 """What does a job survive, and how soon does it train again?
 
-The job has three nodes (`--nnodes=1:3`), each on a separate machine: a network name space with a link and an address.
+The job has three nodes (`--nnodes=1:3`), each on a separate machine: a network namespace with a link and an address.
 Each node has one worker, which runs `workers/ddp.py` (DDP over gloo). Once the workers train, something is lost. The
 time runs from that moment to the slowest rank's first optimizer step in the next world. A try has *recovered*, *failed*
 or *hung* as in `recovery`.
 
-`--worlds` selects where the nodes meet. With `c10d`, machine 0 hosts the store. With `etcd served`, each machine has a
+`--worlds` selects where the nodes meet. With `c10d`, machine 0 hosts the store. With `etcd served`, each machine runs a
 member of the cluster. Both endpoints list all three machines. `etcd` is a separate cluster on three more machines.
 `local` is one machine with three workers and no endpoint.
 
-- `worker`: SIGKILL to a worker. `agent`: SIGKILL to an agent. `machine`: a machine is off. None of these hosts the
-  store.
-- `host_told`: SIGTERM to the agent of machine 0. The other nodes keep training.
-- `host`: machine 0 is off. It returns after 10 s with a new agent. With `etcd` it is a machine of the cluster that
-  loses its member; the time is measured from its return.
-- `two`: machines 0 and 1 are off; both return after 10 s.
-- `split`: machine 0 is cut off from all other machines for some seconds; `split_last`: machine 2 is.
-- `disk`: an etcd member cannot write any more, and a worker is killed, which requires a write.
+- `worker`: a worker gets SIGKILL. `agent`: an agent gets SIGKILL. `machine`: a machine is turned off. In all three
+  cases, the affected machine does not host the store.
+- `host_told`: the agent of machine 0 gets SIGTERM. The other nodes keep training.
+- `host`: machine 0 is turned off and returns after 10 s with a new agent. With `etcd`, a machine of the etcd cluster is
+  turned off instead, and the time runs from its return.
+- `two`: machines 0 and 1 are turned off. Both return after 10 s.
+- `split`: machine 0 is cut off from all other machines for some seconds. `split_last`: machine 2 is cut off.
+- `disk`: an etcd member can no longer write, and a worker is killed, so the member has to write.
 
-Everything else has defaults. The steps of every try also show how long two groups of workers trained at the same time.
+All other settings are defaults. The steps of every try also show how long two groups of workers trained simultaneously.
 
-By default, only elastic-core's worlds are measured. `torchrun` has its defaults. `torchrun like` has the settings that
-`recovery` gives both launchers like for like, and so has `c10d like`. A table that includes torchrun is named
-`losses_torchrun`. Torchrun gets the store's host as an option, because all machines here share a host name.
+By default, only elastic-core's worlds are measured. The world `torchrun` uses torchrun's defaults. `torchrun like` and
+`c10d like` use the settings that `like` selects in `recovery`. A table that includes torchrun is named
+`losses_torchrun`. Torchrun gets the store's host as an option, because all machines share a host name.
 Needs root.
 """
 
@@ -54,7 +54,7 @@ AWAY_S = 10.0
 
 @dataclass
 class Try:
-    """Times of one job in seconds; None: did not happen.
+    """Times of one job in seconds. None means that the event did not happen.
 
     Args:
         recovery_s: from the loss to the first step of the next world.
@@ -97,7 +97,7 @@ class Members:
         self._running[number] = subprocess.Popen(command, **quiet)
 
     def ended(self, number: int) -> None:
-        """Note that a member's machine is off."""
+        """Record that a member's machine is off."""
         if number in self._running:
             self._running.pop(number).wait()
 
@@ -152,7 +152,7 @@ class Running:
             self.start(place)
 
     def host_off(self) -> None:
-        """As `off`, for the machine of the store, or for one machine of the etcd cluster."""
+        """Do the same as `off` for the machine of the store, or for one machine of the etcd cluster."""
         if self._members is None:
             self.off(0)
             return
@@ -185,10 +185,10 @@ class Loss:
     """A loss.
 
     Args:
-        cause: makes it happen.
+        cause: causes the loss.
         world_size: size of the world that must train afterwards.
         heals: whether the loss ends before the time starts; the old workers may then keep training.
-        of_store: whether the store's machine is lost. If no node runs there, `heals` applies as well.
+        of_store: whether the store's machine is lost. If no node runs on that machine, `heals` applies as well.
     """
 
     title: str
@@ -222,7 +222,7 @@ class World:
         conf: more rendezvous options.
         nodes: 1 (with three workers) or 3 (with one worker each).
         members: number of members of a separate etcd cluster.
-        lacks: losses that cannot happen there.
+        lacks: losses that cannot happen in this world.
     """
 
     launcher: str

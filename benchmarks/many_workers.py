@@ -1,4 +1,4 @@
-"""What do 64 workers on one machine cost? They only sleep, so all work is the launcher's. Measured are:
+"""What do 64 workers on one machine cost? They only sleep, so only the launcher works. Measured are:
 
 - the time from the launcher's start to the start of the last worker;
 - processor time of the idle agent, in percent of one core;

@@ -133,7 +133,7 @@ def table(report: Mapping[str, Any]) -> str:
 
 
 def facts(*machines: Mapping[str, Any]) -> str:
-    """Describe the machines of a measurement, which differ only in date and load."""
+    """Describe the machines of a measurement, whose facts differ only in date and load."""
     known = ("elastic-core", "elastic-c10d", "elastic-etcd", "torch")
     machine = machines[-1]
     versions = ", ".join(f"{name} {machine[name]}" for name in known if name in machine)

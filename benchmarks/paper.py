@@ -166,7 +166,7 @@ class Follower:
             self._run()
 
     def receives(self, state: State) -> None:
-        """Let the leader write a state, and notify the node of it."""
+        """Let the leader write a state, and notify the node of the new state."""
         self.write_state(state)
         with self.watch.running():
             self._node.state_changed()

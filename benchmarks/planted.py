@@ -2,10 +2,10 @@
 
     python -m benchmarks.planted NAME run <flags of elastic run>
 
-replaces a function or two of this process, and then runs `elastic` with the remaining arguments. Apart from that the
-agent is real, with real processes, sockets and stores. `DEFECTS` lists all defects. Those with an A and a number are
-former bugs, which experiments with real agents found; they are recreated in today's code. The checker must find the
-invented ones, too.
+replaces one or two functions in this process, and then runs `elastic` with the remaining arguments. Everything else is
+real: the agent, its processes, sockets and stores. `DEFECTS` lists all defects. Those whose comments
+have an A and a number are former bugs, found by experiments with real agents and recreated in the current code. The
+checker must also find the invented defects.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Defect:
     Args:
         what: the symptom for the user, in a sentence.
         plant: patches the code before the command line runs.
-        backends: of `benchmarks.campaign.WORLDS`, those in which it can appear, the most reliable one first.
+        backends: the entries of `benchmarks.campaign.WORLDS` in which it can appear, the most reliable one first.
         kinds: the smallest set of fault kinds that reveals it.
         flags: options of `elastic run` that it needs in addition to the defaults.
         faults: number of faults in a storm.
@@ -173,7 +173,7 @@ def dead_entries_stay() -> None:
 
 
 def round_before_stop() -> None:
-    """The bug waited five seconds. This waits for none, because a campaign's workers stop immediately."""
+    """The bug waited five seconds. This version does not wait, because a campaign's workers stop immediately."""
 
     def around(until: Any) -> Any:
         def soon(ready: Any, missing: Any, state: Any, settings: Any, since: Any) -> Any:

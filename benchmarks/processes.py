@@ -77,7 +77,7 @@ def workers_of(pid: int) -> dict[int, int]:
 
 
 def wait_gone(pids: Sequence[int], limit_s: float) -> float | None:
-    """Wait until these processes have exited. Returns when the last one did, or None if one still runs."""
+    """Wait until these processes have exited. Returns the time of the last exit, or None if a process still runs."""
     deadline = now() + limit_s
     handles = []
     for pid in pids:

@@ -2,20 +2,21 @@
 
 The agents of one job run on this machine, each with one worker that runs `workers/ddp.py` (DDP over gloo). Once they
 train, a scenario disturbs them. The time runs from that moment to the slowest rank's first optimizer step in the new
-world. A try has *recovered* if every rank of that world makes 5 steps, *failed* if all agents exit before, and *hung*
+world. A try has *recovered* if every rank of that world makes 5 steps, *failed* if all agents exit first, and *hung*
 if it has not recovered within `--limit` seconds. It *trained on unaware* if it hung while the old workers, one of them
 without an agent, kept making steps.
 
-- `worker`: two nodes; a worker gets SIGKILL, of each node in turn. Back at world size 2.
-- `node`: three nodes; an agent and its worker get SIGKILL (not the node that hosts the store). Back at world size 2.
-- `sigterm`: three nodes; an agent gets SIGTERM (not the host). Back at world size 2.
-- `third`: two nodes; a third agent starts. The time ends at the first step at world size 3.
-- `agent`: three nodes; only an agent gets SIGKILL (not the host). Its worker must die, too. Back at world size 2.
-- `fixed`: as `worker`, with `--nnodes=2` and each launcher's defaults.
+- `worker`: two nodes. A worker gets SIGKILL (on each node in turn). The new world has size 2.
+- `node`: three nodes. An agent and its worker get SIGKILL (not on the store's host). The new world has size 2.
+- `sigterm`: three nodes. An agent gets SIGTERM (not on the store's host). The new world has size 2.
+- `third`: two nodes. A third agent starts. The new world has size 3.
+- `agent`: three nodes. Only an agent gets SIGKILL (not on the store's host), and its worker must also exit. The new
+  world has size 2.
+- `fixed`: the same as `worker`, but with `--nnodes=2` and each launcher's defaults.
 
 The first five run with `--nnodes=2:3`, once with the same rendezvous settings for both launchers (`like`), and once
-with each launcher's defaults (`default`). `own_store` is `like` with a variable of torch by which workers host their
-group's store. Otherwise torchrun uses one store for all rounds, in which new workers find addresses of dead ones.
+with each launcher's defaults (`default`). `own_store` is `like` with a torch variable that makes workers host their
+group's store. Otherwise, torchrun uses one store for all rounds, and new workers find the addresses of dead ones in it.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ Meet = Callable[[], AbstractContextManager[Meeting | None]]
 
 @dataclass
 class Try:
-    """Times of one job in seconds; None: did not happen.
+    """Times of one job in seconds. None means that the event did not happen.
 
     Args:
         formed_s: from the start of the first agent until all nodes had trained.
@@ -112,7 +113,7 @@ class Scenario:
         world_size: size of the world that must train afterwards.
         target_s: limit for every try of elastic-core.
         nodes: as in --nnodes.
-        start: number of nodes that train before.
+        start: number of nodes that train before the disturbance.
         watch_worker: whether the worker of node 1 must die as well.
     """
 
@@ -251,7 +252,7 @@ def disturbed(job: Cluster, scenario: Scenario, number: int, limit_s: float) -> 
 
 
 def note(tries: Sequence[Try], limit_s: float) -> str:
-    """How many tries did not recover, by outcome; empty if all recovered."""
+    """Return the number of tries that did not recover, by outcome, or an empty string if all recovered."""
     parts = []
     for outcome in sorted({one.outcome for one in tries} - {"recovered"}):
         count = sum(one.outcome == outcome for one in tries)

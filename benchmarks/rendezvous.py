@@ -88,13 +88,13 @@ def seconds_row(what: str, runs: Mapping[str, Sequence[Joined]], against: float 
 
 
 def failures(runs: Sequence[Joined]) -> str:
-    """How many runs failed, and the errors of the first one; empty if none failed."""
+    """Return the number of failed runs and the first one's errors, or an empty string if none failed."""
     failed = [run for run in runs if run.errors]
     return f"{len(failed)} of {len(runs)} failed: {'; '.join(failed[0].errors)}" if failed else ""
 
 
 def reference(times: Mapping[int, float | None], nodes: int) -> int | None:
-    """The N of torchrun with which `nodes` agents are compared: the largest one not above it."""
+    """Return torchrun's N for a comparison with `nodes` agents: the largest one that is at most `nodes`."""
     return max((measured for measured, time in times.items() if measured <= nodes and time is not None), default=None)
 
 

@@ -1,4 +1,4 @@
-"""Do all workers save the same step when a job, or one of its nodes, is asked to stop? And what does asking cost?
+"""Do all workers save the same step when a job, or one of its nodes, is asked to stop? What does `should_stop` cost?
 
 The job has two nodes with two workers each, whose steps take 1 to 50 ms, at random and independently of each other.
 
@@ -92,7 +92,7 @@ class Stop:
         world: the number of workers.
         saved: how many of them have saved.
         steps: the steps that they have saved.
-        late: whether one saved after its deadline.
+        late: whether a worker saved after its deadline.
     """
 
     world: int
@@ -204,7 +204,7 @@ def noticing(command: Sequence[str], arguments: argparse.Namespace) -> Notices:
 
 
 def withdrawn(agent: Job, file: Path, training: Training, job: Cluster) -> bool:
-    """Announce that a node must leave in an hour, and withdraw that. Returns whether the training continues."""
+    """Announce that a node must leave in an hour, and withdraw the notice. Returns whether the training continues."""
     file.with_suffix(".new").write_text(f"{time.time() + 3600}\nmaintenance\n")
     file.with_suffix(".new").rename(file)
     for line in ("notice received", "notice withdrawn"):

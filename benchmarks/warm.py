@@ -199,8 +199,8 @@ def at_most(values: Sequence[float | None], against: float | None, middle: float
 
 
 def first_start(commands: Commands, arguments: argparse.Namespace, report: Report) -> None:
-    """Measure one node whose round forms immediately, two nodes of which one starts later, and one node that waits for
-    others in vain."""
+    """Measure one node whose round forms immediately, two nodes that start one after the other, and one node that waits
+    for others in vain."""
     with tempfile.TemporaryDirectory(prefix="elastic-benchmark-") as cache:
         every = {**commands, "warm, cache": [*commands["warm"], f"--warm-start-cache={cache}"]}
         cases: dict[str, tuple[str, Callable[[Sequence[str]], float]]] = {
@@ -276,7 +276,7 @@ def from_round(command: Sequence[str]) -> float:
 
 
 def round_formed(agent: Job) -> float:
-    """When the last round formed, in seconds since boot, from the agent's log, which has whole milliseconds."""
+    """Return the time of the last round, in seconds since boot, as logged by the agent in whole milliseconds."""
     found = [line.split()[0] for line in agent.output if " round formed: " in line]
     if not found:
         raise BenchmarkError(f"no round formed.\n{''.join(agent.output[-30:])}")
