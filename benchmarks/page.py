@@ -3,14 +3,14 @@
     python -m benchmarks.page [results.json ...]
 
 New tables and the plot replace their predecessors between `<!-- measured: begin -->` and `<!-- measured: end -->` of
-`--page`. Tables that the files lack stay, with their date. If the results include `rendezvous`, the plot is drawn into
-`--plot`. Name all files of a benchmark that was measured in several parts in one call; if several files have the same
-row, the last one is used. `--print` only shows the tables. Files of `benchmarks.gpu` make the page's section on GPU
-machines.
+`--page`. Tables without new results keep their figures and date. If the results include `rendezvous`, the plot is
+written to `--plot`. If a benchmark was measured in several parts, name all its files in one call. If several files have
+the same row, the last one is used. `--print` only shows the tables. Files of `benchmarks.gpu` fill the page's section
+on GPU machines.
 
-Each run also copies figures from the page into the table of `--readme` (some rows, see `README`) and the table of
-`--survival` (those of `losses`). Without files it only does that. Rows of the README that the page lacks are left out
-and listed on standard error.
+Each run also copies figures from the page into the tables of `--readme` (the rows in `README`) and `--survival` (the
+figures of `losses`). Without files, the program only copies these figures. Rows of the README that the page lacks are
+left out and listed on standard error.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How much do N idle agents load the store?
 
 Agents join as in `rendezvous`, and then act as agents do while their workers run. Torchrun's agent asks for waiting
-nodes every 0.1 s (its handler forwards one call in ten). The agent of elastic-core asks only if its handler does not
-notify it. Measured over `--seconds`:
+nodes every 0.1 s (its handler forwards one call in ten). The agent of elastic-core asks only if its handler sends no
+notifications. The benchmark measures for `--seconds`:
 
 - Requests to the store: segments with payload from agents to the store, as counted by the kernel. A TCPStore client
   sends each request separately, so segments equal requests. `get` is two requests: wait for the key, then read it.
@@ -10,7 +10,7 @@ notify it. Measured over `--seconds`:
 - Bytes: payload in both directions, between agents and store and between agents.
 - Processor time of the store, and of all agents together, as a share of one core.
 
-Each try has a new store and new agents. Settings are the launchers' defaults.
+Each try has a new store and new agents. All settings are the launchers' defaults.
 """
 
 from __future__ import annotations

@@ -2,16 +2,16 @@
 
 The job has two nodes with two workers each, whose steps take 1 to 50 ms, at random and independently of each other.
 
-- *leaves*: SIGTERM to one of the agents, at a random moment. All four workers should save the same step. Then a new
-  agent takes its place: the two workers that train alone should also save the same step.
-- *all*: SIGTERM to all agents at once. torchrun runs the usual recipe, a handler for SIGTERM that the loop checks in
-  every step; its other nodes would not learn of a signal to one agent.
-- *notices*: a file announces that one of the nodes must leave now (elastic-notices, its source `file`). The time is
-  from the file's creation until the other node trains alone. After every fifth, a notice for later is withdrawn, which
-  must not disturb the training.
+- *leaves*: one agent gets SIGTERM at a random moment. All four workers should save the same step. Then a new agent
+  replaces it. The two workers that train alone in the meantime should also save the same step.
+- *all*: all agents get SIGTERM at the same time. torchrun runs the usual recipe, a SIGTERM handler whose flag the loop
+  checks in every step. Its other nodes would not learn of a signal to one agent.
+- *notices*: a file announces that one node must leave now (the source `file` of elastic-notices). The time runs from
+  the file's creation until the other node trains alone. After every fifth notice, a notice for later is withdrawn,
+  which must not disturb the training.
 - *cost*: nanoseconds of one call of `should_stop` before a stop is requested, and the steps per second of a small
   training on one thread, with the call and without it in turn.
-- *agents*: how long many agents, in eight processes, need to agree on a step over TCPStore, until the last knows it.
+- *agents*: the time until the last of many agents, in eight processes, knows the step agreed on over TCPStore.
 
 A stop counts as *whole* if all workers of the round have saved the same step before their deadline.
 """
@@ -306,7 +306,7 @@ def agreement(agents: int) -> float:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Measure all three."""
+    """Measure all cases under the chosen launchers."""
     commands = launchers(arguments)
     report = Report("stops", {"cycles": arguments.cycles, "loader": arguments.loader})
     if "elastic" in commands:

@@ -1,11 +1,11 @@
 """How much time does warm start save? Compares `elastic run --warm-start` with `elastic run`, in turn.
 
-- `node`: two workers of `workers/ddp.py` on one node. One is killed repeatedly; time to the slower rank's next step.
+- `node`: the time from a worker's kill to the slower rank's next step. One node runs two workers of `workers/ddp.py`.
 - `c10d`, `etcd`: the same with two nodes of one worker each, both on this machine.
-- `lightning`, `transformers`: as `node`, in a training with that library. Skipped if it is not installed.
-- `start`: from the launcher's start to the first step, with and without a cache.
-- `memory`: memory of four workers and the template, and the idle template's processor time.
-- `first_line`: from the agent's decision to the first line of Python in each of two workers.
+- `lightning`, `transformers`: the same as `node`, with that library. Skipped if the library is not installed.
+- `start`: the time from the launcher's start to the first step, with and without a cache.
+- `memory`: the memory of four workers and the template, and the idle template's processor time.
+- `first_line`: the time from the agent's decision to the first line of Python in each of two workers.
 
 A warm job first waits until each agent has logged that its template is ready. Then its workers are killed several
 times.
