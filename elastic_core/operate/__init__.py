@@ -1,1 +1,1 @@
-"""Commands that operate on a job from outside: `status`, `drain` and `serve`."""
+"""Commands that operate on a job from outside: `status`, `drain`, `stop` and `serve`."""

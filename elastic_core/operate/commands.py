@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
 
 ANSWER: Duration = 10.0
-"""How many seconds to wait for the store to answer."""
+"""The number of seconds to wait for the store to answer."""
 
 ROOM = 1000
-"""The smallest number of nodes for which a served store is sized."""
+"""The minimum number of nodes for which a served store is sized."""
 
 _JOB = {
     "rdzv_backend": f"the job's backend; by default {choices.BACKEND}",
@@ -127,7 +127,7 @@ receives SIGTERM or SIGINT.
     {
         "rdzv_backend": f"backend whose store is served; by default {choices.BACKEND}",
         "rdzv_endpoint": "address to serve on; without a host, all addresses of this machine",
-        "nnodes": f"number of nodes that the store has to support; at least {ROOM}",
+        "nnodes": f"number of nodes that the store must support; values below {ROOM} are raised to {ROOM}",
         "log_format": "format of the log on stderr",
         "log_level": "minimum level of log messages",
     },
@@ -155,7 +155,7 @@ def explain_help() -> str:
 usage: elastic explain [--json] [flags of elastic run] [script]
 
 Shows the configuration that elastic run would use with the same flags, variables and config file, and
-the origin of each value. It starts nothing. For the flags of elastic run, see elastic run --help.
+the origin of each value. No workers are started. For the flags of elastic run, see elastic run --help.
 """,
         (_JSON,),
         "elastic explain --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py",

@@ -155,7 +155,7 @@ def ask(backend: RosterBackend, nodes: Sequence[Entry], deadline: Duration | Non
     try:
         return swapped(change, _MOST_REFUSALS)
     except TooManyRefusals as error:
-        raise RendezvousConnectionError(f"asking {_names(nodes)} to leave: {error}") from error
+        raise RendezvousConnectionError(f"could not ask {_names(nodes)} to leave: {error}") from error
 
 
 def _asked(node: Entry, state: State, timeout: Duration, again: bool) -> str:
@@ -172,7 +172,7 @@ def _over(state: State) -> str:
 
 
 def departure(node: Entry, job: JobObservation) -> str | None:
-    """Return how the node left, or None while it is still a member."""
+    """Return a description of how the node left, or None if it is still a member."""
     if all(entry.key != node.key for entry in job.entries):
         return f"{node.node} has left"
     beat = job.beat(node.key)

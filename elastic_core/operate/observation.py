@@ -65,7 +65,7 @@ class JobObservation:
         now: when it last read the store.
         nodes: the nodes' registrations in the store, with their heartbeat counters.
         state: the job's state, or None if no job has written one.
-        first: the first value that was seen of each counter.
+        first: the first observed value of each counter.
         not_signed: how many values in the store are not signed with the job's secret.
     """
 

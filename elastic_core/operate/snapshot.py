@@ -80,7 +80,7 @@ class Snapshot:
         run_id, backend, endpoint: the job and its rendezvous.
         round: the number of the last round that formed; 0 if none has.
         formed_because: why that round formed at that moment.
-        nodes: the number of nodes that the job may have; None before its first round.
+        nodes: the allowed number of nodes; None before the job's first round.
         members: members of the last round, in rank order.
         others: nodes that are not members, oldest first.
         missing: names of former members that were lost and have not rejoined.

@@ -120,7 +120,7 @@ def as_text(snapshot: Snapshot) -> str:
     if (end := snapshot.last_end) is not None:
         cost = "; it used a restart" if end.counted else ""
         if end.cause_unclear and snapshot.phase is Phase.GATHERING:
-            cost = "; a lost node may be the cause, which the next round or a late heartbeat will show"
+            cost = "; a lost node may be the cause; the next round or a late heartbeat will show whether it is"
         lines += ["", f"Last round ended: {end.cause.value}: {end.reason}{cost}"]
     return "\n".join([*map(in_one_line, lines), *failure_lines(snapshot.failures)]) + "\n"
 
@@ -148,9 +148,9 @@ def _phase(snapshot: Snapshot) -> str:
     last = f"round {snapshot.round} is over" if snapshot.round else "no round has formed yet"
     joined = snapshot.joined
     if nodes is None:
-        return f"{last}; {_count(joined)} joined for the next"
+        return f"{last}; {_count(joined)} joined for the next round"
     wanted = nodes.min if joined < nodes.min else nodes.max
-    return f"{last}; {joined} of {wanted} nodes joined for the next{allowed}"
+    return f"{last}; {joined} of {wanted} nodes joined for the next round{allowed}"
 
 
 def _count(number: int) -> str:

@@ -61,14 +61,14 @@ def test_workers_that_save_are_shown(job, text_of, json_of):
 
 def test_gathering_job_without_rounds_is_shown(job, text_of):
     text = text_of(None, job.entries("a"))
-    assert "\n  no round has formed yet; 1 node joined for the next\n" in text
+    assert "\n  no round has formed yet; 1 node joined for the next round\n" in text
 
 
 @pytest.mark.parametrize(
     ("joined", "line"),
     [
-        ("", "round 3 is over; 0 of 2 nodes joined for the next (2 to 4 allowed)"),
-        ("ab", "round 3 is over; 2 of 4 nodes joined for the next (2 to 4 allowed)"),
+        ("", "round 3 is over; 0 of 2 nodes joined for the next round (2 to 4 allowed)"),
+        ("ab", "round 3 is over; 2 of 4 nodes joined for the next round (2 to 4 allowed)"),
     ],
 )
 def test_round_that_ended_is_shown_with_its_reason(job, text_of, joined, line):
