@@ -33,7 +33,7 @@ usage: elastic COMMAND [...]
 
   run      start the workers of this node, and restart them after a failure
   explain  show the configuration that `run` would use, with the origin of each value
-  plugins  list the installed plugins, what they provide, and which failed to load
+  plugins  list the installed plugins, what they provide, and any that failed to load
   status   show a running job: round, members, missing nodes, failures
   drain    ask one node to leave its job, and wait until it has left
   stop     ask all nodes of a job to leave, and wait until they have left
@@ -93,7 +93,7 @@ def read_run(argv: Sequence[str]) -> tuple[PluginManager, Reading]:
 
 
 def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseException | None:
-    """Configure the log, run the job, and write its result file. Returns the error that ended the job.
+    """Configure the log, run the job, and write its result file. Returns the error that ended the job, if any.
 
     Raises ConfigurationError before the job starts if the result file is not writable. If writing the file fails after
     the job, the error is only printed."""
@@ -309,7 +309,7 @@ def _load_plugins(sources: Sources, allowed: Sequence[str] | None, asked: str | 
 
 
 def current_folder() -> Path:
-    """Return the current folder, or its former path if it has been removed."""
+    """Return the working directory, or its former path if it has been removed."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -398,7 +398,7 @@ def _configure_log(log_format: str, level: str, manager: PluginManager, left_out
 
 
 def _error_of(reading: Reading, manager: PluginManager, history: History) -> BaseException | None:
-    """Run the job, and return the error that ended it."""
+    """Run the job, and return the error that ended it, if any."""
     from elastic_core import compose, launch
     from elastic_core.log import get_logger
 

@@ -7,11 +7,10 @@ import time
 from typing import NewType, Protocol
 
 Instant = NewType("Instant", float)
-"""Seconds on one process's monotonic clock. They are meaningless in other processes, and are therefore never sent to
-them."""
+"""Seconds on one process's monotonic clock. Never sent to other processes, where they would be meaningless."""
 
 LONG_AGO = Instant(float("-inf"))
-"""An instant that is earlier than every other one."""
+"""An instant that is earlier than any other."""
 
 Duration = float
 """A duration in seconds."""

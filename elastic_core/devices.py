@@ -24,22 +24,23 @@ _PROBE_TIMEOUT: Duration = 120.0
 
 ASKING = """
 import sys
-sys.path[:] = filter(None, sys.path)  # find torch as a script does, and not in the current directory
+sys.path[:] = filter(None, sys.path)  # search for torch where a script would, not in the current directory
 import os, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
 import torch
 
 def count(kind):
     if kind == "auto":
-        accelerator = getattr(torch, "accelerator", torch.cuda)  # torch 2.6 and later have it
+        accelerator = getattr(torch, "accelerator", torch.cuda)  # exists in torch 2.6 and later
         return accelerator.device_count() if accelerator.is_available() else 0
     module = getattr(torch, "cuda" if kind == "gpu" else kind, None)
     if not hasattr(module, "device_count"):
-        return -1  # torch has no such kind
+        return -1  # torch has no such device type
     return module.device_count() if module.is_available() else 0
 """
-"""The beginning of a program that queries torch. `count` returns the number of devices of a type that torch can use;
-"auto" means any accelerator. The program's stdin must be a pipe. The program exits when the pipe's write end closes."""
+"""The first part of a program that queries torch. `count` returns the number of usable devices of a type, or -1 if the
+type is unknown; "auto" means any accelerator. The program's stdin must be a pipe. The program exits when the pipe's
+write end closes."""
 
 _PROBE = f"""
 import sys
@@ -72,7 +73,7 @@ def probe_torch(kind: str, timeout: Duration = _PROBE_TIMEOUT) -> int:
 
 
 def _ask(kind: str, timeout: Duration) -> str:
-    """Return the output of the probe. Raises the errors of `subprocess.run`."""
+    """Return the output of the probe. Raises the same errors as `subprocess.run`."""
     clock = SystemClock()
     begun = clock.now()
     progress = Progress(begun, "torch to count its devices")

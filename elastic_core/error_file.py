@@ -64,8 +64,8 @@ def get_error_handler() -> ErrorHandler:
 
 
 def record(fn: Callable[P, T], error_handler: ErrorHandler | None = None) -> Callable[P, T | None]:
-    """Decorate a program's main function, so that an exception in it is written to the error file, which the agent's
-    report shows. `sys.exit(0)` is treated as a return; other exits and interrupts are passed on.
+    """Decorate a program's main function. An exception in the function is written to the error file, and the agent's
+    report shows it. `sys.exit(0)` is treated as a return; other exits and interrupts are passed on.
 
         @record
         def main(): ...
@@ -84,7 +84,7 @@ def record(fn: Callable[P, T], error_handler: ErrorHandler | None = None) -> Cal
         except ChildFailedError as error:
             first = error.get_first_failure()[1] if error.failures else None
             if first is not None and first.error_file != ProcessFailure.error_file:
-                with contextlib.suppress(OSError, ValueError):  # it was removed with its round; `launch` has copied it
+                with contextlib.suppress(OSError, ValueError):  # the round's files were removed; `launch` has copied it
                     handler.dump_error_file(first.error_file, first.exitcode)
             raise
         except Exception as error:

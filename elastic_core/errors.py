@@ -41,7 +41,7 @@ EXIT_CODE_MEANING: dict[ExitCode, str] = {
         "a flag, variable, file or plugin is invalid or not available on this machine; doctor: a run would fail"
     ),
     ExitCode.RENDEZVOUS_TIMEOUT: (
-        "too few nodes joined before the join timeout; drain: the node did not leave in time;"
+        "too few nodes joined before the join timeout; drain, stop: a node did not leave in time;"
         " doctor: too few nodes joined"
     ),
     ExitCode.STORE_UNREACHABLE: (
@@ -179,7 +179,7 @@ class ProcessFailure:
 
     Args:
         exitcode: the exit code, as in `subprocess`: negative if a signal ended the worker.
-        message: the best available explanation, from the script's error file or else from the last lines of stderr.
+        message: the message from the script's error file or, without an error file, the last lines of stderr.
         timestamp: seconds since the epoch, on the agent's clock.
         reason: a description of the exit ("exit code 3", "killed by SIGKILL", "killed by the kernel: out of memory").
         caused_by: the global rank whose earlier failure caused this one, if any.
@@ -277,8 +277,7 @@ class ChildFailedError(ElasticError):
         return rank, candidates[rank]
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """Format all failures with their messages, beginning with the first failure, for programs that print the error
-        themselves.
+        """Format all failures with their messages, for programs that print the error themselves.
 
         Lines of `boarder_delim` surround the text, and lines of `section_delim` separate the failures. Control
         characters are escaped.

@@ -135,7 +135,7 @@ def _print(event: Event) -> None:
 
 
 class FileHandler:
-    """Appends each event to a file as a line of JSON. A call returns after the line has been written to the file.
+    """Appends each event to a file as a line of JSON. Each call returns after its line has been written.
 
     Raises:
         ConfigurationError: the file cannot be written.
