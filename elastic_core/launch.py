@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 @dataclass
 class LaunchConfig:
     """What to launch. Fields that torch's `LaunchConfig` also has keep their names, order and meaning. If a field is
-    None, the default of the command line applies. Other defaults may differ from those of the command line; for
-    example, `max_restarts` is 3 here.
+    None, the command line's default applies. The defaults of other fields may differ from the command line's; for
+    example, `max_restarts` is 3.
 
     Settings without a field are read from the environment variables that `elastic run` uses: watchdog
     (TORCHELASTIC_ENABLE_FILE_TIMER=1, ELASTIC_WATCHDOG, ELASTIC_WATCHDOG_CONF), health endpoint
@@ -70,7 +70,7 @@ class LaunchConfig:
             default.
         max_restarts: the maximum number of restarts after failures.
         log_line_prefix_template: the prefix of output lines (default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE).
-        metrics_cfg: the destination of metrics: `{"destination": "console"}` or `"null"`; empty to leave it unchanged.
+        metrics_cfg: the destination of metrics: `{"destination": "console"}` or `"null"`; unchanged if empty.
         numa_options: torch's `NumaOptions`, or a value of `--numa-binding`.
         shutdown_timeout: seconds between SIGTERM and SIGKILL; defaults to TORCH_ELASTIC_SHUTDOWN_TIMEOUT.
         warm_start: fork workers from a process that has already imported their modules (default: ELASTIC_WARM_START).
@@ -107,11 +107,11 @@ class LaunchConfig:
     def settings(
         self, environ: Mapping[str, str] | None = None, backend_named: BackendNamed = lambda _: None
     ) -> Settings:
-        """Return this launch's settings, which do not include `rdzv_timeout` and `metrics_cfg`. Settings whose field is
-        None, and settings without a field, are read from `environ`. For `backend_named`, see `config.read`.
+        """Return this launch's settings, which do not include `rdzv_timeout` and `metrics_cfg`. A setting is read
+        from `environ` if its field is None or if it has no field. For `backend_named`, see `config.read`.
 
         Raises:
-            ConfigurationError: with all problems.
+            ConfigurationError: the settings are invalid; the error lists all problems.
         """
         variables = _variables(environ or {})
         given: dict[str, object] = {"nnodes": f"{self.min_nodes}:{self.max_nodes}"}
@@ -215,7 +215,7 @@ class LocalElasticAgent(ProcessAgent):
             negative values, TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT is used.
 
     Raises:
-        ConfigurationError: with all problems.
+        ConfigurationError: the configuration is invalid; the error lists all problems.
     """
 
     def __init__(
@@ -353,7 +353,7 @@ def _signals_to(agent: ProcessAgent, signals: tuple[signal.Signals, ...]) -> Ite
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for signum in (*taken, *spared):
-            # None means that the handler was not installed from Python, so that Python cannot restore it.
+            # None means that the handler was not installed from Python. Python cannot restore such a handler.
             signal.signal(signum, signal.SIG_DFL if before[signum] is None else before[signum])
 
 

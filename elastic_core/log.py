@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
 
 EventName = str
-"""The name of an event. The core and this project's plugins only use those in `EVENTS`, which a test checks."""
+"""The name of an event. The core and this project's plugins use only the names in `EVENTS`, as a test checks."""
 
 EVENTS: Mapping[EventName, str] = {
     "run started": "the agent has started; the fields show the most important settings",
@@ -41,7 +41,7 @@ EVENTS: Mapping[EventName, str] = {
     "worker exited": "a worker process has ended, successfully or not",
     "worker failed": "a worker of this node failed; logged after the group has stopped",
     "stopping workers": "the agent asks its workers to exit, for the given reason",
-    "still waiting": "an operation takes longer than usual; the fields show what the agent waits for",
+    "still waiting": "an operation is taking longer than usual; the fields show what the agent is waiting for",
     "workers stop after the same step": "workers call should_stop; all of them save and stop after this step",
     "no common step": "workers call should_stop, but the nodes could not agree on a step; the workers get SIGTERM",
     "workers have not saved": "half of the grace period is over, and these workers have not stopped at the common step",
@@ -99,7 +99,7 @@ EVENTS: Mapping[EventName, str] = {
     "store not pointed at": "the store has moved, but the server found at the endpoint does not redirect to it",
     "job split": "some nodes stayed at the endpoint after the store moved; `reason` shows whether this node joins them",
     "rendezvous endpoint is loopback": "the job may have several nodes, but other machines cannot reach the endpoint",
-    "rendezvous endpoint is localhost": "other machines can join, but must use this machine's name or address",
+    "rendezvous endpoint is localhost": "other machines must use this machine's name or address to join",
     "workers' store lost": "the workers' store could not start, or its host process ended, for the given reason",
     "file limit raised": "the store's host has raised its limit of open files; the fields show the old and new limits",
     "store served": "elastic serve now serves the store at the given endpoint",
@@ -307,7 +307,7 @@ class _Output:
     def _for_people(self, _logger: _Sink, level: str, fields: EventDict) -> str:
         event = fields.pop("event")
         if event == "agent finished" and fields.get("state") != "SUCCEEDED":
-            fields.pop("reason", None)  # the report, which follows, shows it
+            fields.pop("reason", None)  # the report that follows shows the reason
         trace = fields.pop("exception", "") or str(fields.pop("stack", ""))
         below = "".join(f"\n    {printable(row)}" for row in trace.splitlines())
         pairs = _pairs(fields)
@@ -368,7 +368,7 @@ class _Unconfigured:
 
 
 def show_unless_configured() -> None:
-    """Show at least warnings on stderr unless `configure` has been called, because a program that runs a job needs
+    """Show warnings and errors on stderr unless `configure` has been called, because a program that runs a job needs
     them."""
     if isinstance(_output, _Unconfigured):
         configure(level="warning")

@@ -37,7 +37,7 @@ class MetricData(NamedTuple):
 
 
 class MetricHandler(abc.ABC):
-    """Receives metrics in the thread that records them, which it must not block for long."""
+    """Receives metrics in the thread that records them. It must not block this thread for long."""
 
     @abc.abstractmethod
     def emit(self, metric_data: MetricData) -> None:
@@ -81,7 +81,7 @@ def _emit(handler: MetricHandler, metric_group: str, metric_name: str, metric_va
 
 
 class MetricStream:
-    """Records the metrics of one group, for programs that record many of them."""
+    """Records the metrics of one group, for programs that record many metrics."""
 
     def __init__(self, group_name: str, handler: MetricHandler) -> None:
         self.group_name = group_name
@@ -106,7 +106,7 @@ class MetricsConfig:
 
 
 def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
-    """Set the destination for all groups without a handler. None changes nothing.
+    """Set the destination for all groups without a handler. If `cfg` is None, nothing changes.
 
     Raises:
         ConfigurationError: the destination is unknown.

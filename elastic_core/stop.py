@@ -1,11 +1,11 @@
-"""A stop that saves: all workers of a job stop after the same step.
+"""Lets all workers of a job save and stop after the same step.
 
 A training loop calls `should_stop(step)`. When the job or one of its nodes is asked to stop, the agents determine the
 highest step that any worker has announced, and `should_stop` becomes true in every worker at the same later step.
 Workers never wait for each other, so they cannot deadlock.
 
-The worker writes to a page of memory that its agent reads, and the agent writes its response to the same page. Nothing
-else happens in a step.
+In each step, a worker only writes to a page of memory that it shares with its agent. The agent answers in this
+page.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GREATEST_STEP = 2**63 - 1
 _WHOLE, _REAL = struct.Struct("q"), struct.Struct("d")
 _STEP, _SAVED, _ASKED, _AT, _UNTIL, _OWNER, _REASON = 0, 8, 16, 24, 32, 40, 48  # offsets in the page
 _SIZE = 256
-_NONE, _NO_STEP = -1, -2  # there is no step yet; the agents could not agree on one
+_NONE, _NO_STEP = -1, -2  # no step yet; the agents could not agree on a step
 _PAUSE: Duration = 0.001  # seconds between two reads of the page while the agents agree
 _CLOCK = SystemClock()
 _page: mmap.mmap | bytearray | None = None
@@ -100,7 +100,7 @@ def _open_page() -> mmap.mmap | bytearray:
 
 
 def _forget_page() -> None:
-    """Forget the page in a forked child, which may itself be a worker with another file."""
+    """Forget the page in a forked child, which may itself be a worker with its own file."""
     global _page
     _page = None
 
@@ -126,7 +126,7 @@ class StopFile(PageFile):
     def ask(self, until: Instant, reason: str) -> None:
         """Ask the worker to stop. Its next call to `should_stop` then blocks until `answer` is called or `until` has
         passed."""
-        self.write(_WHOLE.pack(_NONE), _SAVED)  # ignore what the worker has reported before
+        self.write(_WHOLE.pack(_NONE), _SAVED)  # discard the worker's earlier reports
         self.write(reason.encode(errors="replace")[: _SIZE - _REASON], _REASON)
         self.write(_REAL.pack(until), _UNTIL)
         self.write(_WHOLE.pack(1), _ASKED)
