@@ -30,7 +30,7 @@ class ErrorHandler:
     """Handles the exceptions that `record` catches. Programs may pass an instance of a subclass to `record`."""
 
     def initialize(self) -> None:
-        """Make the interpreter print its stacks to stderr when it crashes. `record` calls this before the function."""
+        """Make the interpreter print its stacks to stderr when it crashes. Called by `record` before the function."""
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # stderr is closed or not a file
             faulthandler.enable()
 

@@ -1,6 +1,6 @@
 """Parsers for single values, used for settings and for the options that plugins declare.
 
-A parser takes a value from its source (a string from a flag or a variable, a TOML type from a file, a typed value from
+A parser takes a value from its source (a string from a flag or a variable, a TOML value from a file, a typed value from
 Python) and returns the typed value, or raises ValueError with the expected and the actual value. If a parser is given
 one of its own results, it returns that result unchanged."""
 
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def unexpected(expected: str, found: object) -> ValueError:
-    """Return the error that a parser raises, in the wording that all parsers share."""
+    """Return the error that a parser raises, in the common wording of all parsers."""
     return ValueError(f"expected {expected}, found {found!r}")
 
 
@@ -47,7 +47,7 @@ def parse_filled_text(raw: object) -> str:
 
 
 def parse_name_or_none(raw: object) -> str | None:
-    """Parse a name. `none`, an empty string and None mean that the feature is off, and become None."""
+    """Parse a name. `none`, an empty string and None disable the feature and are parsed as None."""
     text = "" if raw is None else parse_text(raw).strip()
     return None if text.lower() in ("", "none") else text
 
@@ -130,7 +130,7 @@ def seconds(*, above: float | None = None) -> Parser[float]:
 
 
 def seconds_or_none(raw: object) -> float:
-    """Parse a duration of at least 0.1 seconds. 0 and `none` mean that the feature is off, and become 0.0."""
+    """Parse a duration of at least 0.1 seconds. 0 and `none` disable the feature and are parsed as 0.0."""
     number = 0.0 if isinstance(raw, str) and raw.strip().lower() == "none" else _number(raw)
     if number is None or not (number == 0 or number >= 0.1):
         raise unexpected("a number of seconds >= 0.1, or 0 or none to disable", raw)

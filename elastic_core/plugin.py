@@ -1,8 +1,8 @@
 """The public API for plugins, in one module.
 
-Names are loaded when they are first used, so that loading a plugin takes no longer than its own imports require. At the
-top of the entry-point module, import only hooks, records, errors, the log and the clock; import everything else inside
-functions. Modules of `elastic_core` that the reference does not describe are private and may change in any release.
+Names are loaded on first use, so loading a plugin takes no longer than its own imports. At the top of the entry-point
+module, import only hooks, records, errors, the log and the clock; import everything else inside functions. Modules of
+`elastic_core` that the reference does not describe are private and may change in any release.
 """
 
 from __future__ import annotations

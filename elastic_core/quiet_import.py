@@ -1,4 +1,4 @@
-"""Imports a module that reads the environment only during its import."""
+"""Imports a module with an environment variable that is set only during the import."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _ROOT_CAUSE = "Root cause"
 _MESSAGE_LINES = 40
-_OTHERS = 16  # a thousand workers may fail because of one peer, and it is enough to show a few
+_OTHERS = 16  # one worker's failure may cause a thousand others; showing a few is enough
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -45,7 +45,7 @@ def as_text(
 
     Args:
         reason: why the agent ended the job, for example because no restart is left.
-        restarts: the number of restarts before each round.
+        restarts: the number of restarts before each round, by round number.
     """
     failures = failures_of(error)
     return "\n".join([_headline(error, f" {run_id}" if run_id else "", reason), *failure_lines(failures, restarts)])

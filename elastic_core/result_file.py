@@ -60,7 +60,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
     pipes are not replaced but written to.
 
     Raises:
-        OSError: the file cannot be written, or another user created the existing one.
+        OSError: the file cannot be written, or another user created the existing file.
         ValueError, TypeError, RecursionError: `content` cannot be represented in JSON.
     """
     text = _as_json(content) + "\n"

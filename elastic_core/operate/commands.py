@@ -42,8 +42,8 @@ STATUS = Command(
 usage: elastic status --rdzv-endpoint HOST[:PORT] --rdzv-id ID [flags]
 
 Shows a running job without joining or changing it: the round, its members and their last heartbeats,
-waiting and missing nodes, and why the last round ended. To see every node's heartbeat, it watches
-the job for slightly longer than the heartbeat interval, or longer if a heartbeat is late.
+waiting and missing nodes, and why the last round ended. To see every node's heartbeat, the command
+watches the job for slightly longer than the heartbeat interval, or longer if a heartbeat is late.
 """,
     _JOB,
     (
@@ -101,9 +101,9 @@ STOP = Command(
 usage: elastic stop --rdzv-endpoint HOST[:PORT] --rdzv-id ID [flags]
 
 Asks all nodes to leave the job, and waits until they have left. Workers that call
-elastic_core.should_stop save a checkpoint after the same step; others get SIGTERM. Each agent exits
-with code 9 (code 0 if none of its workers has run, or if all have succeeded). To continue the job,
-run its elastic run command again.
+elastic_core.should_stop save a checkpoint after the same step; other workers get SIGTERM. Each agent
+exits with code 9 (code 0 if none of its workers has run, or if all have succeeded). To continue the
+job, run its elastic run command again.
 """,
     _JOB,
     (_DEADLINE, _patience("nodes")),
