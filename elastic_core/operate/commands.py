@@ -155,7 +155,7 @@ def explain_help() -> str:
 usage: elastic explain [--json] [flags of elastic run] [script]
 
 Shows the configuration that elastic run would use with the same flags, variables and config file, and
-the origin of each value. No workers are started. For the flags of elastic run, see elastic run --help.
+the origin of each value. No workers are started. For the flags, see elastic run --help.
 """,
         (_JSON,),
         "elastic explain --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py",
