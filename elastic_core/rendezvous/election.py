@@ -36,7 +36,7 @@ def position(state: State, key: str, older: int) -> int:
 
 
 def ordered_by_age(state: State, key: str) -> bool:
-    """Return whether the node's place in the succession order depends on how many entries are older."""
+    """Return whether the node's place in the succession order is the number of older entries."""
     return not state.seated(key) or key in _out(state)
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Droppable(Protocol):
-    """An object with file descriptors that only its own process may hold."""
+    """An object whose file descriptors must not stay open in a forked child."""
 
     def drop(self) -> None:
         """Close the file descriptors in the child."""
