@@ -19,9 +19,9 @@ def _head(note: str) -> list[str]:
     return [
         "# The protocol of etcd-legacy\n",
         note,
-        "A job's nodes share one document in etcd, which is in one of five states or does not exist. This page lists",
-        "all of its transitions. See [elastic-etcd-legacy](../../plugins/elastic-etcd-legacy/README.md) for how to use",
-        "the backend.\n",
+        "The nodes of a job share one etcd document. The document either does not exist or is in one of five states.",
+        "This page lists all transitions between them. To learn how to use the backend, see",
+        "[elastic-etcd-legacy](../../plugins/elastic-etcd-legacy/README.md).\n",
     ]
 
 

@@ -116,9 +116,10 @@ def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
     three connections, each used by only one thread at a time. The context has the store's options. The endpoint is
     passed as the option `endpoint`, `url` or `path`, whichever the store declares, or as `host` and `port`.
 
-    The core treats an exception in the factory as a store outage, and retries. However, a ConfigurationError, a failed
-    import, or an error that usually indicates a bug (such as TypeError, ValueError or LookupError) ends the agent with
-    exit code 2. After a store operation fails, the core opens a new connection. Every operation must have a timeout.
+    If the factory raises an exception, the core treats it as a store outage and retries. However, a ConfigurationError,
+    a failed import, or an error that usually indicates a bug (such as TypeError, ValueError or LookupError) ends the
+    agent with exit code 2. After a failed store operation, the core opens a new connection. Give every operation a
+    timeout.
 
     A complete plugin::
 
@@ -189,8 +190,8 @@ def elastic_health_endpoints() -> list[HealthEndpointRecord]:  # type: ignore[em
 
 @hookspec
 def elastic_worker_starters() -> list[WorkerStarterRecord]:  # type: ignore[empty-body]
-    """Register worker starters. Users select one with `--worker-starter`. By default, `subprocess` starts commands, and
-    the starter that `--start-method` names starts functions.
+    """Register worker starters. Users select one with `--worker-starter`. By default, commands
+    are started by `subprocess`, and functions by the starter named in `--start-method`.
 
     Called once in each process that loads plugins (an agent or a command, not a worker), in the thread that loads them,
     after `elastic_health_endpoints`. An exception disables only this plugin, and `elastic plugins` shows the error.
@@ -248,9 +249,9 @@ def elastic_rank_policies() -> list[RankPolicyRecord]:  # type: ignore[empty-bod
 
     The selected record's factory is called once per agent, in the agent's thread, before the first rendezvous. If it
     raises, the launch ends with exit code 2 and an error that names the plugin. The factory returns an
-    `elastic_core.plugin.RankPolicy`. The leader calls its policy for every round, so configure the same policy on all
-    nodes. If the policy raises or does not return exactly the given nodes, the core logs the error and uses the default
-    order.
+    `elastic_core.plugin.RankPolicy`. Any node can become the leader, which calls its own policy for every round, so
+    configure the same policy on all nodes. If the policy raises an exception or does not return exactly the given
+    nodes, the core logs the error and uses the default order.
 
     A complete plugin::
 
@@ -455,8 +456,8 @@ def elastic_worker_failed(fact: WorkerFailed, context: Context) -> None:
 def elastic_restart_decided(fact: RestartDecided, context: Context) -> None:
     """The agent is about to restart the workers, after a failure or because nodes joined, left or failed.
 
-    Called once per restart, in the agent's process and thread, before the next rendezvous. If a node failure may have
-    caused the worker failure, the call comes only after the next round has formed, when the cause is known. An
+    Called once per restart, in the agent's process and thread, normally before the next rendezvous. If a node failure
+    may have caused the worker failure, the call is delayed until the next round has formed and the cause is known. An
     exception is logged with the plugin's name and version and has no other effect.
 
     A complete plugin::
