@@ -158,7 +158,7 @@ def _table(path: Path) -> Mapping[str, Any] | None:
     tool = document.get("tool", {})
     table = tool.get("elastic") if isinstance(tool, dict) else None
     if table is not None and not isinstance(table, dict):
-        raise _Unreadable(f"expected a table [tool.elastic], found {table!r}")
+        raise _Unreadable(f"expected [tool.elastic] to be a table, found {table!r}")
     return table
 
 
@@ -200,7 +200,7 @@ def _read(findings: Findings, path: Path, table: Mapping[str, object], specs: Ma
 
 def _read_rendezvous(findings: Findings, origin: str, raw: object) -> None:
     if not isinstance(raw, dict):
-        findings.problems.append(Problem(origin, f"expected a table, [{RENDEZVOUS}], found {raw!r}"))
+        findings.problems.append(Problem(origin, f"expected [{RENDEZVOUS}] to be a table, found {raw!r}"))
         return
     for written, value in raw.items():
         found = RawValue(value, f"{origin}.{written}")

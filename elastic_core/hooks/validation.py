@@ -52,10 +52,12 @@ def _hook_problems(plugin: object, pluggy_manager: pluggy.PluginManager, known: 
 def checked(hook: str, returned: Any, expected: type[T]) -> list[T]:
     """Return a registration hook's result as a list. Raises InvalidPlugin for any other result or an invalid item."""
     if not isinstance(returned, (list, tuple)):
-        raise InvalidPlugin(f"{hook} returned {_named(returned)}, expected a list of {expected.__name__}")
+        raise InvalidPlugin(f"{hook} must return a list of {expected.__name__}, but returned {_named(returned)}")
     for item in returned:
         if not isinstance(item, expected):
-            raise InvalidPlugin(f"{hook} returned a list containing {_named(item)}, expected {expected.__name__}")
+            raise InvalidPlugin(
+                f"{hook} must return a list of {expected.__name__}, but the list contains {_named(item)}"
+            )
         problems = list(_option_problems(item) if isinstance(item, Option) else _record_problems(item))
         if problems:
             raise InvalidPlugin("; ".join(f"{hook}: {problem}" for problem in problems))

@@ -191,7 +191,7 @@ def check_entry(entry: Entry) -> None:
         raise ValueError(f"expected ports from 0 to {2**16 - 1}, found {entry.port} and {entry.lifeline}")
     least = min(entry.max_restarts, entry.after.number, entry.done.number, entry.stop_timeout)
     if least < 0:
-        raise ValueError(f"expected numbers of 0 or more, found {least}")
+        raise ValueError(f"all numbers must be 0 or more, found {least}")
 
 
 def _natural(value: Any) -> int:
@@ -255,8 +255,8 @@ def _loaded(data: bytes, what: str) -> dict[str, Any]:
 
 def _refuse(what: str, found: str, data: bytes, error: Exception | None = None) -> NoReturn:
     raise RendezvousStateError(
-        f"expected a rendezvous {what} of version {VERSION}, found {found}: {data[:80]!r}; every node of a job needs "
-        "the same version of elastic-core, and no other program may use the same endpoint and --rdzv-id"
+        f"expected a rendezvous {what} of version {VERSION}, found {found}: {data[:80]!r}; use the same version "
+        "of elastic-core on every node, and make sure that no other program uses this endpoint and --rdzv-id"
     ) from error
 
 

@@ -320,7 +320,7 @@ class StoreBackend(RosterBackend):
             found, circles = str(error), self._connector.hosts  # the store's host would know where it is
         if self._has_ended(store, epoch) or (not self._observes and (circles or self._is_left(store, epoch))):
             return ""
-        raise RendezvousConnectionError(f"the rendezvous store has moved: {found}")
+        raise RendezvousConnectionError(f"the rendezvous store has moved, but {found}")
 
     def _has_ended(self, store: Store, epoch: _Epoch) -> bool:
         return epoch_named(peek(store, epoch.keys.id) or b"") != epoch.name
@@ -365,9 +365,9 @@ class StoreBackend(RosterBackend):
         try:
             host, port = split_host_port(where, 0) if where else ("", 1)
         except ValueError as error:
-            raise foreign(f"an address under the key {key!r}", str(error)) from error
+            raise foreign(f"an address as the value of {key!r}", str(error)) from error
         if not port:
-            raise foreign(f"an address with a port under the key {key!r}", repr(where))
+            raise foreign(f"an address with a port as the value of {key!r}", repr(where))
         return host and joined_host_port(host, port)
 
     def _inherit(self, store: Store, epoch: _Epoch) -> bytes | None:

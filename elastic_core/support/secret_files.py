@@ -96,7 +96,7 @@ def _expect_private(found: int, path: str) -> None:
     status = os.fstat(found)
     owner, mode = status.st_uid, stat.S_IMODE(status.st_mode)
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError(f"{path} is not a regular file; use a regular file for the secret")
+        raise ValueError(f"the secret must be in a regular file, and {path} is not one")
     if owner not in (0, os.geteuid()):
         raise ValueError(f"the secret file must belong to root or this user, but {path} belongs to user {owner}")
     if mode & 0o022:

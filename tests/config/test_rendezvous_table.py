@@ -63,7 +63,7 @@ def test_pyproject_may_hold_the_table(config_reader):
 @pytest.mark.parametrize(
     ("text", "origin", "words"),
     [
-        ("rendezvous = 'c10d'", "rendezvous", "expected a table, [rendezvous], found 'c10d'"),
+        ("rendezvous = 'c10d'", "rendezvous", "expected [rendezvous] to be a table, found 'c10d'"),
         (
             "[rendezvous]\nconf = {join_timeout = 3}",
             "rendezvous.conf",

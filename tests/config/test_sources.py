@@ -261,7 +261,7 @@ def test_broken_pyproject_without_our_table_is_skipped(config_reader):
 
 def test_tool_elastic_that_is_not_a_table_is_rejected(config_reader):
     path = config_reader.write("tool.elastic = 3", "pyproject.toml")
-    assert "expected a table [tool.elastic]" in config_reader.problems()[str(path)]
+    assert "expected [tool.elastic] to be a table" in config_reader.problems()[str(path)]
 
 
 def test_named_file_is_the_only_one_read(config_reader):

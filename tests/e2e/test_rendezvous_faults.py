@@ -181,7 +181,7 @@ def test_foreign_state_is_an_error(job, kind):
     assert agent.code() == ExitCode.RENDEZVOUS_FAILED
     assert "expected a rendezvous state of version 7" in agent.report
     assert found in agent.report
-    assert "every node of a job needs the same version of elastic-core" in agent.report
+    assert "use the same version of elastic-core on every node" in agent.report
     assert not job.rounds()
     server.signal(signal.SIGTERM)
     assert server.code() == 0

@@ -59,11 +59,11 @@ def test_installed_plugins_are_found(install_plugin, backend_source):
         ),
         (
             "from elastic_core.hooks import hookimpl\n@hookimpl\ndef elastic_stores(): return None",
-            "elastic_stores returned None, expected a list of StoreRecord",
+            "elastic_stores must return a list of StoreRecord, but returned None",
         ),
         (
             "from elastic_core.hooks import hookimpl\n@hookimpl\ndef elastic_stores(): return ['tcp']",
-            "elastic_stores returned a list containing an object of type str, expected StoreRecord",
+            "elastic_stores must return a list of StoreRecord, but the list contains an object of type str",
         ),
     ],
 )

@@ -83,9 +83,9 @@ def test_empty_secret_is_rejected(tmp_path, content):
 
 def test_non_regular_file_is_rejected_without_blocking(tmp_path):
     os.mkfifo(tmp_path / "pipe", 0o600)
-    assert "is not a regular file" in refusal(tmp_path / "pipe")
-    assert "is not a regular file" in refusal(tmp_path)
-    assert "is not a regular file" in refusal("/dev/null")
+    assert "the secret must be in a regular file" in refusal(tmp_path / "pipe")
+    assert "the secret must be in a regular file" in refusal(tmp_path)
+    assert "the secret must be in a regular file" in refusal("/dev/null")
     assert "No such file or directory" in refusal(tmp_path / "missing")
     assert "Not a directory" in refusal(secret_in(tmp_path / "secret") / "below")
 

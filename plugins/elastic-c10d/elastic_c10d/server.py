@@ -287,7 +287,7 @@ class StoreServer:
             raise self._problem(f"unknown name: {error.strerror}") from error
         except OSError as error:
             raise self._problem(f"{error_text(error)}; ss -ltnp lists the programs that listen") from error
-        raise self._problem("it is not an address of this machine; start elastic serve there")
+        raise self._problem("not an address of this machine; run elastic serve on the machine that has this address")
 
     def _problem(self, reason: str) -> ConfigurationError:
         return ConfigurationError(Problem("--rdzv-endpoint", f"cannot listen on {self._endpoint}: {reason}"))

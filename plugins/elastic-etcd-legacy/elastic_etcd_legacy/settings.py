@@ -93,7 +93,7 @@ class LegacySettings:
         if not 0 < self.timeout < float("inf"):
             raise ValueError(f"expected a timeout above 0 s, found {self.timeout}")
         if not 0 <= self.last_call < float("inf"):
-            raise ValueError(f"expected a last call of 0 s or more, found {self.last_call}")
+            raise ValueError(f"expected a last_call timeout of 0 s or more, found {self.last_call}")
 
     @property
     def bounds(self) -> Bounds:

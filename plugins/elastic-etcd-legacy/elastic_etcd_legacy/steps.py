@@ -146,7 +146,7 @@ def _step(before: Rendezvous | None, event: Event, after: Rendezvous | None) -> 
     transition = _row(before, event)
     found = None if after is None else after.status
     if found is not transition.after:
-        raise IllegalStep(f"expected {event.value} to lead to {transition.after}, found {found}")
+        raise IllegalStep(f"expected {event.value} to lead to {transition.after}, but it led to {found}")
     return Step(transition, after)
 
 

@@ -33,7 +33,7 @@ def make_again(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise OSError(errno.EEXIST, f"{folder} now belongs to user {status.st_uid}")
+        raise OSError(errno.EEXIST, f"user {status.st_uid} has replaced {folder}")
 
 
 def check(path: Path) -> None:

@@ -128,7 +128,7 @@ def test_folder_taken_over_by_another_user_is_a_fault(make_pipe):
     pipe.open()
     pipe.path.unlink()
     os.chown(pipe.path.parent, 12345, 12345)
-    assert "now belongs to user 12345" in pipe.look()
+    assert "user 12345 has replaced" in pipe.look()
     assert not pipe.path.exists()
 
 

@@ -46,7 +46,7 @@ def decode_action(answer: Answer, now: float) -> Notice | None:
     found = parse_object(answer.text)
     action = found.get("action")
     if action not in ("hibernate", "stop", "terminate"):
-        raise ValueError("expected the action hibernate, stop or terminate")
+        raise ValueError("expected the action to be hibernate, stop or terminate")
     return make_notice(f"AWS will {action} this spot instance", parse_time(found.get("time")), now)
 
 

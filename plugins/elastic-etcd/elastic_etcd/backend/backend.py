@@ -125,7 +125,7 @@ class EtcdRendezvousBackend(RosterBackend):
                 with contextlib.suppress(EtcdLeaseGone):  # the next attempt uses another lease
                     if (older := self._put_entry(key, entry)) is not None:
                         return older
-            raise EtcdUnreachable(f"none of {_ATTEMPTS} attempts to announce {key} succeeded")
+            raise EtcdUnreachable(f"all {_ATTEMPTS} attempts to announce {key} failed")
 
     def withdraw(self, key: str) -> None:
         with self._while("withdrawing a node"):

@@ -184,9 +184,9 @@ def _lasting_store(params: RendezvousParameters, parameters: EtcdParameters) -> 
         try:
             client.read(keys.state)
         except EtcdUnreachable as error:
-            raise RendezvousConnectionError(f"creating a store in etcd: {error}") from error
+            raise RendezvousConnectionError(f"could not create a store in etcd: {error}") from error
         except EtcdError as error:
-            raise RendezvousError(f"creating a store in etcd: {error}") from error
+            raise RendezvousError(f"could not create a store in etcd: {error}") from error
         # Keys expire a day after the first write, which creates the lease.
         store = _store(client, keys.store, lambda client: client.grant(_STORE_TTL).id)
         undo.pop_all()

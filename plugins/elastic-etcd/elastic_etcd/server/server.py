@@ -91,7 +91,7 @@ class EtcdServer:
         if self._process is not None:
             raise RuntimeError("the server is already running; stop it first")
         if stderr in (subprocess.PIPE, subprocess.STDOUT):
-            raise ValueError("stderr must be a file or DEVNULL, because nothing would read from a pipe; pass a file")
+            raise ValueError("stderr must be a file or DEVNULL, because nothing would read the output from a pipe")
         binary, address = find_binary(), self._address()
         deadline = later(self._clock.now(), timeout)
         try:

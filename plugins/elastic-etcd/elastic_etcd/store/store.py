@@ -274,8 +274,8 @@ def _expect_small(*parts: bytes) -> None:
     size = sum(map(len, parts))
     if size > _MOST_BYTES:
         raise ValueError(
-            f"expected keys and values of at most {_MOST_BYTES} bytes in one write (etcd's limit), found {size}; store "
-            "large data elsewhere, and its location here"
+            f"one write may contain at most {_MOST_BYTES} bytes of keys and values (etcd's limit), found {size}; put large "
+            "data elsewhere, and only its location in the store"
         )
 
 
