@@ -179,8 +179,8 @@ def configure(
     `elastic_core`, and are shown only if that logger has a handler (but see `show_unless_configured`).
 
     Args:
-        format: `json` (one object per line) or `human` (one line, followed by any traceback, indented). `human` shows
-            the local time on a terminal, and otherwise UTC in ISO 8601.
+        format: `json` or `human`. `json` writes one object per line. `human` writes one line per event, followed by any
+            traceback, indented; times are local on a terminal, and otherwise UTC in ISO 8601.
         level: the lowest level to write, one of `LEVELS`, in upper or lower case.
         stream: the destination (default: the current `sys.stderr`).
         clock: provides the timestamps.

@@ -91,8 +91,8 @@ class Link:
         self._polling.begin()
 
     def verdict(self, running: bool) -> Verdict | None:
-        """Return the verdict on the round if it is over. `running` states whether this node's workers are running.
-        Raises the handler's error if its errors have persisted for too long."""
+        """Return the verdict on the round, or None if the round is not over. `running` says whether this node's workers
+        are running. Raises the handler's error if the handler keeps failing for too long."""
         if self._rounds:
             return self._rounds.verdict()
         return self._polling.verdict() if running else None

@@ -27,9 +27,9 @@ _OF_BACKENDS = {name for name, spec in SPECS.items() if spec.group in ("nodes", 
 def broken_rules(
     settings: Settings, unreadable: Collection[str], places: Mapping[str, str], record: RendezvousBackendRecord | None
 ) -> list[Problem]:
-    """Return one problem for each violated rule, and the problems that the backend reports. Rules about an `unreadable`
-    setting are skipped, because they would check the setting's default. `places` contains the origin of each value that
-    is not a default, by flag."""
+    """Return one problem for each violated rule, followed by the problems that the backend reports. Rules that involve
+    an `unreadable` setting are skipped, because they would check its default. `places` maps the flag of each setting
+    that is not a default to the place where its value was set."""
     broken = [
         Problem(origin, message)
         for origin, looks_at, holds, message in _rules(settings, needs_id=record is not None)

@@ -1,10 +1,10 @@
 """Liveness and readiness probes with Kubernetes semantics. Programs with their own agent can use the health check
-server with torch's names, which is based on the installed endpoint `http`.
+server under torch's names; it is built on the installed endpoint `http`.
 
-If the liveness probe fails, the process should be killed and restarted. An agent is therefore also considered alive
-while its job waits or restarts, and after its job has failed. It is not alive if its loop is stuck, or if its watchdog
-has died, because hung workers would then go unnoticed. If the readiness probe fails, no workers are currently running
-on this node.
+A failed liveness probe means that the process should be killed and restarted. An agent therefore counts as alive even
+while its job is waiting or restarting, and after the job has failed. It is not alive if its loop is stuck, or if its
+watchdog has died, because hung workers would then go unnoticed. A failed readiness probe means that no workers are
+running on this node.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Report:
 
     Args:
         certain: whether the loss of a peer can be ruled out as the cause.
-        number: counts the node's reports; a later report replaces an earlier one.
+        number: the report's sequence number on its node; a later report replaces an earlier one.
     """
 
     key: str

@@ -929,10 +929,10 @@ class Node:
         return self.connection.fence_at(self._asked_at, grace, now)
 
     def stop_by(self, now: Instant, grace: Duration) -> Instant | None:
-        """Return the time by which the last round's workers must have ended, or None if there is no limit. If this node
-        has been cut off for too long, its workers get half a heartbeat interval, because other nodes may continue
-        without it. They get no time if the node was declared lost or a round has formed without it. There is no limit
-        if the job has ended, or if the node is leaving, because other nodes wait until its entry is withdrawn."""
+        """Return the time by which the last round's workers must have ended, or None if there is no limit. There is no
+        limit if the job has ended, or if this node is leaving (other nodes then wait until its entry is withdrawn). If
+        this node was declared lost, or a round has formed without it, its workers must end at once. If it has been cut
+        off for too long, they get half a heartbeat interval, because other nodes may continue without it."""
         state, member = self.state or State(), self.membership
         if state.closed:
             return None

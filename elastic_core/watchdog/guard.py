@@ -61,8 +61,8 @@ class TimerClient(abc.ABC):
 
     @abc.abstractmethod
     def release(self, scope_id: str) -> None:
-        """Stop the timer. Problems with the server raise no error, because the guarded block has completed and must not
-        fail."""
+        """Stop the timer. Server problems are not raised, because the guarded block has already completed and must not
+        fail now."""
 
 
 def configure(timer_client: TimerClient) -> None:

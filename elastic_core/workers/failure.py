@@ -243,7 +243,7 @@ def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, Process
 
 
 def _cause(failed: Sequence[Evidence]) -> Evidence:
-    """Return the worker that exited first, unless another one had written its error file earlier but exited later."""
+    """Return the worker that exited first. If another one had written its error file by then, return that one."""
     first = failed[0]
     if first.killed_for:  # it hung before the other workers gave up
         return first

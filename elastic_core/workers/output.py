@@ -77,7 +77,7 @@ class OutputPump:
         return caught_up.wait(patience)
 
     def end(self) -> None:
-        """Make the pump move the rest of the output and then stop. Call this when no workers are left. Idempotent."""
+        """Tell the pump to forward the remaining output and stop. Call this when no workers are left. Idempotent."""
         if not self._ending:
             self._ending = True
             os.close(self._wake_writer)

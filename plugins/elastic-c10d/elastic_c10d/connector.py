@@ -106,11 +106,11 @@ class StoreDialer:
         self._waiting: set[BackgroundCall[Store]] = set()
 
     def dial(self, host: str, port: int, where: str, timeout: Duration, patiently: bool = False) -> TorchConnection:
-        """Connect to `host`, which should be known to listen. If `patiently` is True, the attempt may last longer than
-        `timeout` seconds, and `close` ends it.
+        """Connect to `host`, which should already be listening. If `patiently` is True, the attempt may take longer
+        than `timeout` seconds, and `close` cancels it.
 
         Raises:
-            RendezvousConnectionError: `host` does not answer as a TCPStore in time, or `close` was called.
+            RendezvousConnectionError: `host` did not answer as a TCPStore in time, or `close` was called.
         """
 
         def make() -> Store:

@@ -82,7 +82,7 @@ class Router:
         self._totals.note(status)
 
     def answer(self, request: Request) -> Response | Waiting:
-        """Return the response, or what to wait for first."""
+        """Return the response, or a `Waiting` if the response must be delayed."""
         try:
             return self._answer(request)
         except Exception as error:  # noqa: BLE001 - an error must not stop the endpoint

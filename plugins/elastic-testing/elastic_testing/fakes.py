@@ -118,14 +118,13 @@ class SharedMemory:
     """The data shared by the backends of all nodes of a job.
 
     Attributes:
-        state: the state and the number of its last write; None before the first write.
+        state: the state and the sequence number of its last write, or None before the first write.
         entries: the nodes' entries, oldest first.
         lead: how many heartbeats leaders have sent.
         rosters: a counter that is incremented whenever an entry is added, removed or changed.
-        vacant: the result of `RosterBackend.vacant` (false).
-        leases: whether to simulate a store that drops the entries of failed nodes (false). The test itself drops an
-            entry by calling `drop`, and the node learns of the loss with its next heartbeat. Such a store shows no
-            heartbeat counters.
+        vacant: what `RosterBackend.vacant` returns.
+        leases: whether to simulate a store that drops the entries of failed nodes. The test calls `drop` to drop an
+            entry, and the node finds out at its next heartbeat. Such a store does not expose heartbeat counters.
         changed: a condition that is notified of every change.
     """
 

@@ -23,9 +23,9 @@ class LearnedImports:
     """The imports learned so far from workers' reports and from the template.
 
     Args:
-        modules: the modules that all workers of the node import, with their files (empty: no file).
-        left: the modules that the template must not import, each with the reason.
-        seconds: how long the template took to import all other modules (0: unknown).
+        modules: the modules that all workers of the node import, mapped to their files (an empty string for no file).
+        left: the modules that the template must not import, mapped to the reasons.
+        seconds: how long the template took to import all other modules, or 0 if unknown.
     """
 
     modules: dict[str, str] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class LearnedImports:
 
     def hear(self, line: str, workers: int) -> bool:
         """Process a line of a worker's report. The line consists of a local rank, a position in the order of imports
-        (0: the import has failed), a module, and the module's file, separated by tabs. `workers` is the number of
+        (0 if the import has failed), a module, and the module's file, separated by tabs. `workers` is the number of
         running workers. Returns whether there is a new module to import. Invalid lines are ignored."""
         match = _LINE.fullmatch(line)
         if match is None:

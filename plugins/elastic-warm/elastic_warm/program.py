@@ -343,8 +343,8 @@ class Worker:
 
 
 def _reseed() -> None:
-    """Reseed random generators. Python itself reseeds `random`. torch's device generators need no new seed, because
-    they start from the same one in every process."""
+    """Reseed the random generators that need it. Python reseeds `random` itself, and torch's device generators start
+    from the same seed in every process anyway."""
     if generator := getattr(sys.modules.get("torch"), "default_generator", None):
         generator.seed()
     for name, renew in RENEWALS.items():

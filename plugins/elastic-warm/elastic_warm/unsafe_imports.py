@@ -295,8 +295,8 @@ class Watch:
         self._excluded = tuple(names)
 
     def expect(self, origins: Mapping[str, str], left: Mapping[str, str]) -> None:
-        """Set the modules that the workers have imported, with their files (empty: no file), and the modules that are
-        left to the workers."""
+        """Set the modules that the workers have imported, mapped to their files (an empty string for no file), and the
+        modules that are left to the workers, mapped to the reasons."""
         self._origins.update(origins)
         self._left.update(left)
         self._leave_modules_that_missed(origins.keys() & self._missed.keys() - sys.modules.keys())

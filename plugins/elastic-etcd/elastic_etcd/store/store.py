@@ -274,8 +274,8 @@ def _expect_small(*parts: bytes) -> None:
     size = sum(map(len, parts))
     if size > _MOST_BYTES:
         raise ValueError(
-            f"one write may contain at most {_MOST_BYTES} bytes of keys and values (etcd's limit), found {size}; put large "
-            "data elsewhere, and only its location in the store"
+            f"one write may contain at most {_MOST_BYTES} bytes of keys and values (etcd's limit), found {size}; put "
+            "large data elsewhere, and only its location in the store"
         )
 
 

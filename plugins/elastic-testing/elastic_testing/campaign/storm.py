@@ -37,7 +37,7 @@ class FaultKind:
         beside: maximum number of additional rounds if the wave has other faults.
         lasts: minimum and maximum duration in seconds. After the fault, a lost node is replaced with a new agent.
         harmless_s: maximum duration in seconds of a fault that causes no round.
-        linger_s: maximum delay in seconds of the fault's effects after its end.
+        linger_s: how many seconds after its end the fault can still take effect.
         weight: relative probability. Faults that start agents are expensive, and therefore have a lower weight.
         loses: whether a node or its disk may be lost.
         needs: prerequisites, see `Setting.there`.
@@ -171,7 +171,7 @@ class FaultWave:
 
     @property
     def linger_s(self) -> float:
-        """Maximum delay in seconds of the effects of the wave's faults."""
+        """How many seconds after their end the wave's faults can still take effect."""
         return max((KINDS[fault.kind].linger_s for fault in self.faults if not fault.harmless), default=0.0)
 
 
