@@ -256,7 +256,7 @@ class Reflector:
                     since = self._clock.now()
                 elif self._clock.now() >= later(since, self._client.timeout):
                     raise EtcdUnreachable(
-                        f"could not start a watch in {self._client.where}: {self._client.members.faults()}"
+                        f"could not start a watch at {self._client.where}: {self._client.members.faults()}"
                     )
             except EtcdUnreachable as error:
                 since = self._clock.now()
