@@ -116,10 +116,9 @@ def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
     three connections, each used by only one thread at a time. The context has the store's options. The endpoint is
     passed as the option `endpoint`, `url` or `path`, whichever the store declares, or as `host` and `port`.
 
-    If the factory raises an exception, the core treats it as a store outage and retries. However, a ConfigurationError,
-    a failed import, or an error that usually indicates a bug (such as TypeError, ValueError or LookupError) ends the
-    agent with exit code 2. After a failed store operation, the core opens a new connection. Give every operation a
-    timeout.
+    If the factory raises an exception, the core treats it as an outage and retries. However, a ConfigurationError, a
+    failed import, or an error that usually indicates a bug (such as TypeError, ValueError or LookupError) ends the
+    agent with exit code 2. After a failed operation, the core opens a new connection. Give every operation a timeout.
 
     A complete plugin::
 
