@@ -1,4 +1,4 @@
-"""Rendezvous: how nodes agree on which of them take part. This package exports the names that users and plugins
+"""Rendezvous: lets nodes agree on the members of each round. This package exports the names that users and plugins
 import."""
 
 from typing import TYPE_CHECKING

@@ -114,8 +114,8 @@ class Connection:
         return later(since, self.settings.failure_timeout + grace - self.settings.keep_alive_interval)
 
     def fenced(self, asked: Instant | None, grace: Duration, now: Instant) -> tuple[Connection, bool]:
-        """Return whether the node must stop its workers because it has been unable to reach the store for too long. A
-        process that was suspended could not receive an answer, so it gets one more interval."""
+        """Return the new health, and whether the node must stop its workers because it has been unable to reach the
+        store for too long. A process that was suspended could not receive an answer, so it gets one more interval."""
         since = self.silent_since(asked)
         due = None if since is None else self._due(since, grace)
         if due is None or now < due:

@@ -281,8 +281,8 @@ class Driver:
                 self._pause(_MANY)
 
     def _wait_for_news(self, kind: str) -> bool:
-        """Wait for a change in the store, and then until the operating thread rests again. Otherwise, the backend would
-        report the same change repeatedly. Returns True if the node failed to process the change."""
+        """Wait for a change in the store, and then until the operating thread rests again. Without the second wait, the
+        backend would report the same change repeatedly. Returns True if the node failed to process the change."""
         with self._changed:
             self._rested.wait_for(lambda: kind == _STATE or self._stopping or self._awaits_roster())
             before, token, lacking = self._known(kind), self._node.token, self._node.lacking
@@ -313,7 +313,7 @@ class Driver:
         return self._node.token if kind == _STATE else self._node.seen.roster
 
     def _pause(self, useless: int) -> None:
-        """Pause if the node could not process the change. Otherwise, the threads would keep waking each other."""
+        """Pause if the node could not process the change, so that the threads do not keep waking each other."""
         if useless > 0:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping, self._patience.pauses.pause(useless))

@@ -44,7 +44,7 @@ class ReadState:
 @dataclass(frozen=True)
 class WriteState:
     """Replace the state that `token` names. The result is the state that is stored afterwards, its token, and whether
-    this operation wrote it. The result is None if it is unknown which state is stored."""
+    this operation wrote it. The result is None if the stored state is unknown."""
 
     state: State
     token: Token | None

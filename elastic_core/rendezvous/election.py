@@ -27,7 +27,7 @@ _BARRED = 10  # failure timeouts for which a node that has failed as a leader do
 
 def position(state: State, key: str, older: int) -> int:
     """Return the node's place in the succession order, from 0. Live members that are working and were not asked to
-    leave come first, in rank order, and then all others by age. `older` is the approximate number of older entries."""
+    leave come first, in rank order. Others follow by age. `older` is the approximate number of older entries."""
     out = {key: rank for key in _out(state) if (rank := state.rank(key)) is not None}
     rank = state.rank(key)
     if rank is None or key in out:
@@ -55,7 +55,7 @@ class Election:
         stepping_in: why this node is about to take the lead; empty if it is not.
         succession_read: whether this node, if it is about to take the lead, has read which nodes precede it.
         counter: the leader counter when it was last seen.
-        doubted: whether this node has already decided to count `older` again during this silence.
+        doubted: whether this node has already set `recount` during the leader's current silence.
         vacant_since: when the backend first reported that the leader had left.
         faults: how many times in a row this node's work as leader has failed.
         barred_until: when this node may lead again after it failed to do the leader's work.

@@ -160,7 +160,7 @@ class DynamicRendezvousHandler(RoundHandler):
 
     @property
     def seal(self) -> HmacSeal:
-        """The seal, which signs this node's values and counts the values that it finds without a valid signature."""
+        """The seal, which signs this node's values and counts values that lack a valid signature."""
         return self._seal
 
     @property
