@@ -7,8 +7,8 @@
 3. All nodes, including the old host, connect to the new store and announce themselves in its new epoch. Then the old
    host leaves.
 4. The new host leaves pointers at the endpoint, so that new nodes find the store. If an address there belongs to the
-   new host's machine and is free, the new host serves a pointer store at that address. Otherwise it writes a marker
-   into the store that another node has started there.
+   new host's machine and is free, the new host serves a pointer store at that address. Otherwise, it writes a marker
+   into the store that another node has started at the endpoint.
 
 If no heir takes over in time, the host records that the store stays where it is, and the nodes begin a new epoch in it.
 They do the same if a marker leads back to the same store. They also do the same if a marker leads to an address where

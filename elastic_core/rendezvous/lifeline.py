@@ -1,4 +1,4 @@
-"""Lifelines: how an agent learns, immediately and without the store, that another agent has ended.
+"""Lifelines: connections that show an agent, immediately and without the store, that another agent has ended.
 
 Each agent listens on its own port, but never accepts a connection. Each member of a round connects to the next member's
 port. The kernel completes the connection, and closes it when the last process that has the listening socket open has

@@ -1,4 +1,4 @@
-"""A node's membership: the round that the node is in or wants, and what the state means for the node. All functions are
+"""A node's membership: the round that the node is in or wants, and how the state affects the node. All functions are
 pure."""
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def missed(state: State, key: str, after: RoundId) -> RoundId | None:
 
 
 def verdict(state: State, key: str, round_id: RoundId) -> Verdict | None:
-    """Return why the node has to leave its round, or None while the round is running."""
+    """Return the reason why the node has to leave its round, or None while the round is running."""
     if state.closed:
         return Verdict(
             Outcome.CLOSED,

@@ -89,7 +89,7 @@ def too_few(settings: RendezvousSettings, seen: str) -> RendezvousTimeoutError:
 
 def fenced(seconds: Duration, failure_timeout: Duration, outage: Exception | None) -> Verdict:
     """Return the verdict for a node that stops its workers after this many seconds without reaching the store."""
-    answer = f"the last answer was: {outage}" if outage else "it does not answer"
+    answer = f"the last error was: {outage}" if outage else "the store does not answer"
     return Verdict(
         Outcome.FENCED,
         f"the rendezvous store was unreachable for {seconds:.1f} s; after {failure_timeout:g} s without a heartbeat, "

@@ -1,7 +1,7 @@
 """The state on which the nodes agree, and the entry that each node announces.
 
-Only the functions in this module change the state. Each is pure, and returns the next state, or the same object if
-nothing changes, so that a node can repeat a change if it does not know whether the change was written.
+Only the functions in this module change the state. Each function is pure and returns the next state, or the same object
+if nothing changes. A node can therefore repeat a change if it does not know whether the change was written.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Cause(str, enum.Enum):
 
 @dataclass(frozen=True)
 class End:
-    """How a round ended. `counted` is whether this end has used a restart."""
+    """How a round ended. `counted` is True if this end has used a restart."""
 
     cause: Cause
     by: str
@@ -260,8 +260,8 @@ class State:
         return tuple(key for key in keys if key not in out) if out else keys
 
     def neighbour(self, key: str) -> Seat | None:
-        """Return the member that the member with this key watches, or None. It is the next one in rank order that is
-        neither gone nor done, so that exactly one node reports each lost agent."""
+        """Return the member that the member with this key watches: the next one in rank order that is neither gone nor
+        done, or None. Exactly one node therefore reports each lost agent."""
         rank, size, out = self.rank(key), len(self.seats), {*self.gone, *self.done}
         if rank is None or self.closed:
             return None
@@ -358,7 +358,7 @@ def counted_failure(state: State, incurable: bool = False) -> State:
 
 
 def followed(state: State, cause: Cause, by: str, reason: str) -> State:
-    """Record that the loss of a member caused the failure, which therefore uses no restart. The reports are kept,
+    """Record that the loss of a member caused the failure. The failure therefore uses no restart. The reports are kept,
     because they show users what the loss caused."""
     end = state.end
     if state.closed or end is None or not end.cause_unclear:

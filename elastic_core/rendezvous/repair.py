@@ -1,4 +1,5 @@
-"""Repair: how a node handles a state that something else has overwritten. All functions are pure.
+"""Repair: one node's handling of a state that something other than the job's nodes has overwritten. All functions are
+pure.
 
 The state on which the nodes have agreed is still valid, and the leader writes it back. A node that has not read a state
 yet waits for the leader to do so. If nothing has been written back after a few intervals, the node treats the place as
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.model import State
     from elastic_core.rendezvous.settings import RendezvousSettings
 
-_INTERVALS = 5  # for the leader to restore the state
+_INTERVALS = 5  # heartbeat intervals that the leader gets to restore the state
 _MOST_CHALLENGES = 3
 
 

@@ -91,7 +91,7 @@ def test_node_waiting_for_a_failed_job_gets_its_failures(build):
 
 @pytest.mark.parametrize(
     ("outage", "answer"),
-    [(None, "it does not answer"), (RendezvousConnectionError("refused"), "the last answer was: refused")],
+    [(None, "the store does not answer"), (RendezvousConnectionError("refused"), "the last error was: refused")],
 )
 def test_fencing_reason_has_the_length_of_the_outage(outage, answer):
     verdict = fenced(4.25, 5.0, outage)
