@@ -42,7 +42,7 @@ _NEVER = "elastic/never"  # a key that no node writes
 
 
 class StoreMoved(Exception):
-    """The store has moved elsewhere."""
+    """The store has moved to another address."""
 
     def __init__(self, where: str) -> None:
         super().__init__(where)

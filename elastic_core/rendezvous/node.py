@@ -1,11 +1,11 @@
-"""One node's part in the rendezvous, without I/O: everything that the node knows and wants. The node has no clock,
-store, threads or randomness. The driver calls the node with the time on this machine's monotonic clock as `now`:
+"""One node's part in the rendezvous: everything that the node knows and wants. The node does no I/O, and has no clock,
+threads or randomness. The driver passes the time on this machine's monotonic clock as `now`. It calls the node:
 
 - when the agent makes a request (`begin`, `want`, `fail`, `succeed`, `leave`, `close`, ...),
 - when the store reports a change (`state_changed`, `roster_changed`),
 - when the operation that the node asked for has succeeded or failed (`answered`, `broke`).
 
-`next` returns one operation on the backend, or a rest. The node is level-triggered, not edge-triggered: it knows which
+`next` returns one operation on the backend, or `Idle`. The node is level-triggered, not edge-triggered: it knows which
 entry should be stored and which requests it should carry out. After a lost answer, an outage or a refused write, it
 reads what is stored and continues from there.
 
@@ -498,8 +498,8 @@ class Node:
         self._judge(now)
 
     def _on_succession_read(self, keys: list[str], now: Instant) -> None:
-        """Presume that the first of the nodes that precede this one is lost, because it should have taken the lead and
-        has not. If its heartbeats continue, it is alive but cannot lead."""
+        """Presume that the first node in the succession order is lost, because it should have taken the lead and has
+        not. If its heartbeats continue, that node is alive but cannot lead."""
         state = self.state or State()
         line = [key for key in state.busy if key not in state.draining]
         seated = set(line)
@@ -581,8 +581,8 @@ class Node:
     # -- deciding what to do next
 
     def next(self, now: Instant, vacant: bool = False) -> Operation | Idle:
-        """Return one operation or a rest. The driver reports the outcome of the operation before it calls `next` again.
-        For `vacant`, see `RosterBackend`."""
+        """Return one operation, or `Idle`. The driver reports the outcome of the operation before it calls `next`
+        again. For `vacant`, see `RosterBackend`."""
         if self.registered is not None and (vacant or self.election.vacant_since is not None):
             self.election = self.election.leader_left(vacant, now, self._place)
         operation = self._operation(now) if self.connection.retry_due(now) else None
@@ -804,9 +804,9 @@ class Node:
 
     @property
     def lacking(self) -> int:
-        """How many new announcements it takes to wake the leader while nodes are joining. The number is half of the
-        announcements that are still missing, so that a thousand nodes wake the leader ten times and not a thousand
-        times. The leader also reads the roster with every heartbeat."""
+        """The number of new announcements that wakes the leader while nodes are joining. It is half of the missing
+        announcements, so that a thousand nodes wake the leader ten times and not a thousand times. The leader also
+        reads the roster with every heartbeat."""
         wait = self.gathering
         if wait is None or self.lingers or (self.state is not None and self.state.open):
             return 1

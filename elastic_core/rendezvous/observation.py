@@ -96,8 +96,8 @@ class Observation:
 
     def after_look(self, found: tuple[Registration, ...], state: State, now: Instant) -> Observation:
         """Return the observation after another read. A node that has rewritten its entry is considered alive even if it
-        has sent no heartbeat since. Otherwise, when a node returns from an outage, one observer could give it a seat,
-        and another observer, which is still waiting for the node's heartbeat, could then end the round."""
+        has sent no heartbeat since. Otherwise, one observer could give a seat to a node that returns from an outage,
+        and another observer, still waiting for the node's heartbeat, could then end the round."""
         leased = self.leased or any(item.beats is None for item in found)
         before = {item.key: item.entry for item in self.registrations}
         counters = {

@@ -1,4 +1,4 @@
-"""The whole membership policy: one pure function that maps what a node sees to the next step and its reason.
+"""The whole membership policy: one pure function that maps a node's view to the next step and the reason for it.
 
 Any node can safely run the function at any time, because a node writes the state by compare-and-swap against the state
 on which it based its decision. To limit the load on the store, only the leader runs it (see `election`).
@@ -202,8 +202,8 @@ def _until(
     ready: list[Entry], missing: list[Entry], state: State, settings: RendezvousSettings, since: Instant
 ) -> Instant | None:
     """Return the latest time at which to form a round of the nodes that are ready, or None to form one now. Spares are
-    always ready before members that still have to stop their workers. Without this wait, they would take these members'
-    places. A live member learns that the round has ended within a failure timeout."""
+    always ready before members that still have to stop their workers. Without this wait, spares would take these
+    members' places. A live member learns within a failure timeout that the round has ended."""
     full = len(ready) >= settings.max_nodes
     if missing:
         stopping: Duration = settings.failure_timeout + max(entry.stop_timeout for entry in missing)

@@ -1,5 +1,4 @@
-"""Repair: one node's handling of a state that something other than the job's nodes has overwritten. All functions are
-pure.
+"""Repair: a node's handling of a state that something outside the job has overwritten. All functions are pure.
 
 The state on which the nodes have agreed is still valid, and the leader writes it back. A node that has not read a state
 yet waits for the leader to do so. If nothing has been written back after a few intervals, the node treats the place as

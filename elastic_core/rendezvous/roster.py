@@ -84,7 +84,7 @@ def waiting(roster: Roster, state: State) -> list[Entry]:
 def ordered(entries: Sequence[Entry], before: Sequence[str]) -> list[Entry]:
     """Return the members in rank order.
 
-    Survivors keep their order. If rank 0 has left, the first survivor becomes rank 0, so that no newcomer does.
+    Survivors keep their order. If rank 0 has left, the first survivor becomes rank 0, so that a newcomer does not.
     Newcomers, sorted by host and then by age, take the places of members that have left; the remaining newcomers are
     added at the end. A node that asks for a rank (`rank_hint`) gets that rank if it exists. If two nodes ask for the
     same rank, the node that would otherwise have the lower rank gets it.

@@ -5,10 +5,10 @@ order, from where it last stopped. Joining therefore costs only a few operations
 more entry.
 
 - A node that dies between these two steps leaves a hole. A reader that has seen a slot taken but not filled for 2 s
-  voids it with the same compare_set that would fill it, so only one of the two can succeed. A node that was merely slow
-  notices that its slot is void, and takes another one. If it was so slow that the void slot has been deleted, the node
-  can still fill that slot, although no reader reads it any more. The node detects this case because `base` is beyond
-  the slot.
+  voids it with the same compare_set that would fill it, so the node and the reader cannot both succeed. A node that was
+  merely slow notices that its slot is void, and takes another one. If it was so slow that the void slot has been
+  deleted, the node can still fill that slot, although no reader reads it any more. The node detects this case because
+  `base` is beyond the slot.
 - `base` is where live slots begin. A reader moves `base` past dead slots, and deletes these slots in ascending order.
   If the reader dies before it has deleted all of them, the next reader deletes the remaining slots right before `base`.
   A reader whose next slot is empty and before `base` rereads the log from `base`, because no live entry precedes
@@ -271,7 +271,7 @@ class RosterLog:
 
     def _sighted_slots(self, store: Store, taken: int) -> int:
         """Record when this many slots were first seen. If the number contradicts earlier reads, reread the log from
-        `base`. If it also contradicts `base`, raise ForeignWrite, because something else has written one of them."""
+        `base`. If it also contradicts `base`, raise ForeignWrite, because something else has written a number."""
         if taken < self.cursor and self._live:
             raise foreign(
                 f"a number that only grows under the key {self._keys.slots!r}", f"{taken} after {self.cursor}"

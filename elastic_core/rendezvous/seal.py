@@ -45,7 +45,7 @@ class HmacSeal:
         run_id: the job's run id.
         secrets: the first secret is used to sign, and a signature with any of the secrets is valid. Without secrets,
             nothing is signed.
-        reread: reads the secrets again, in case a value is signed with a new one.
+        reread: reads the secrets again, in case a value is signed with a new secret.
 
     Attributes:
         refused: the number of values found without a valid signature for their place.

@@ -115,8 +115,7 @@ class RendezvousSettings:
 
     @property
     def first_contact(self) -> tuple[Duration, str]:
-        """How many seconds the store may take to answer for the first time, and the name of the option that sets this
-        limit."""
+        """The time limit for the store's first answer, in seconds, and the name of the option that sets the limit."""
         join = self.timeout.join.total_seconds()
         if self.connect_timeout is None or self.connect_timeout >= join:
             return join, self.join_option
@@ -124,7 +123,7 @@ class RendezvousSettings:
 
     @property
     def failure_timeout(self) -> Duration:
-        """How many seconds after a node's last heartbeat other nodes consider it lost."""
+        """The number of seconds after a node's last heartbeat at which other nodes consider it lost."""
         if self.lease_ttl is not None:
             return self.lease_ttl
         return self.keep_alive_interval * self.keep_alive_max_attempt

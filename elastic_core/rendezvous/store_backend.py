@@ -81,7 +81,7 @@ class StoreBackend(RosterBackend):
         clock: measures how long a slot in the log stays unfilled.
         hole_patience: seconds after which an unfilled slot is voided.
         observes: whether this process only reads, until it announces an entry, sends a heartbeat or writes the state.
-        mover: can move the store; None if the store never moves.
+        mover: moves the store; None if the store never moves.
 
     Every method but `close` raises RendezvousConnectionError if the store cannot be reached; the next call tries again.
     It raises RendezvousStateError if something else keeps writing to the job's keys. If this process only reads, a
@@ -326,7 +326,7 @@ class StoreBackend(RosterBackend):
         return epoch_named(peek(store, epoch.keys.id) or b"") != epoch.name
 
     def _is_left(self, store: Store, epoch: _Epoch) -> bool:
-        """Return whether the store's host has not checked its pointer here for some time."""
+        """Return whether the store's host has not checked its pointer in this store for some time."""
         looks, now = peek(store, epoch.keys.pointed), self._clock.now()
         if self._unanswered is None or self._unanswered[:2] != (epoch.name, looks):
             self._unanswered = epoch.name, looks, now

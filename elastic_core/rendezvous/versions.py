@@ -69,7 +69,7 @@ class Keys:
     b/<n>/<k> heartbeats of the node with key k, whose first slot was n (slot numbers repeat after a loss of data)
     base      no live announcement is in a slot before this one
     lead      the leader counter
-    moved     where the store has moved to; empty if it stays after all
+    moved     the store's new address; empty if it stays after all
     pointed   how often the store's host has checked this key since the move, which shows that the host is alive
     """
 
@@ -160,7 +160,7 @@ def foreign(expected: str, found: str) -> ForeignWrite:
 
 
 def delete(store: Store, key: str) -> bool:
-    """Delete the key, if the store can. Returns whether it was deleted. A key that remains only costs memory."""
+    """Delete the key if the store supports it. Returns whether it was deleted. A key that remains only costs memory."""
     with contextlib.suppress(NotImplementedError, AttributeError):
         return bool(store.delete_key(key))
     return False
@@ -171,7 +171,7 @@ def point(store: Store, keys: Keys, seal: Seal, where: str) -> bool:
     already agreed on a state in this epoch."""
     pointer, first = seal.sealed(keys.moved, where.encode()), keys.state(1)
     before = peek(store, keys.moved)
-    if before is not None:  # a pointer to this place or to an older one
+    if before is not None:  # a pointer to this address or to an earlier one
         return before == pointer or compare_set(store, keys.moved, before, pointer) == pointer
     if peek(store, first) is not None or as_number(keys.head, peek(store, keys.head) or b"0"):
         return False
