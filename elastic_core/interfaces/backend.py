@@ -28,9 +28,9 @@ class ForeignStateError(RendezvousStateError):
     """The state's key contains a value that this job's nodes did not write.
 
     Args:
-        token: identifies that value, so that `set_state` can replace it.
-        others: whether other nodes of the job may have written it, for example with another secret or another version
-            of elastic-core.
+        token: the token with which `set_state` can replace the value.
+        others: whether other nodes of the job may have written the value, for example with another secret or another
+            version of elastic-core.
         secret: whether the job has a secret and the value is not signed with it.
     """
 
@@ -42,8 +42,8 @@ class ForeignStateError(RendezvousStateError):
 
 
 class Seal(Protocol):
-    """Signs the values in the store. `place` is the name of a value's location in the store, and a signature is valid
-    only in that place."""
+    """Signs the values in the store. `place` names a value's location in the store. A signature is valid only at the
+    location for which it was created."""
 
     @property
     def signs(self) -> bool:
@@ -140,8 +140,8 @@ class RosterBackend(RendezvousBackend):
 
     @abc.abstractmethod
     def withdraw(self, key: str) -> None:
-        """If the entry for `key` exists, remove it and wake callers of `wait_for_roster`. It may be this node's entry
-        or one returned by `roster`."""
+        """If the entry for `key` exists, remove it and wake callers of `wait_for_roster`. The entry may belong to this
+        node or to a node that `roster` returned."""
 
     @abc.abstractmethod
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
@@ -198,10 +198,9 @@ class RosterBackend(RendezvousBackend):
         return False
 
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
-        """Move the store that this process hosts, with its contents, to the first node in `heirs` that can host it.
-        `heirs` contains the nodes' keys. Waits until the other nodes have switched to the new host, but for at most
-        twice `timeout` seconds. Returns whether another node now hosts the store. By default, the store cannot be
-        moved."""
+        """Move this process's store and its contents to the first node in `heirs` (a list of node keys) that can host
+        it. Waits for the other nodes to switch to the new host, for at most twice `timeout` seconds. Returns whether
+        another node now hosts the store. By default, the store cannot be moved."""
         return False
 
     def store_members(self) -> Sequence[str]:
@@ -240,7 +239,7 @@ class RoundStores(abc.ABC):
         """Open the round's store. `host` is the address of the workers' store. If this node is rank 0 (`is_host`), that
         address is this node's own reservation. `name` is the round's number, a hyphen, and a URL-quoted id. It is
         unique even if the rendezvous store has lost its data and round numbers start over. Raises ConfigurationError if
-        this process is not allowed to open as many files as the store needs."""
+        this process cannot open as many files as the store needs."""
 
     @abc.abstractmethod
     def release(self) -> None:

@@ -47,7 +47,7 @@ class RendezvousParameters:
         config: the backend's options, as strings or already typed.
 
     Raises:
-        ValueError: an argument is out of bounds.
+        ValueError: `backend` or `run_id` is empty, or the node counts are invalid.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class Verdict:
         lost: for RESTART, whether the cause is the failure of a node.
         judged: for RESTART, whether the cause is final. If not, a node failure may have caused the worker failure, and
             `Round.ended` of the next round has the final cause.
-        within: for DRAINED, how many seconds the workers get until SIGKILL, if that is less than usual.
+        within: for DRAINED, the number of seconds that the workers get before SIGKILL, if fewer than usual.
     """
 
     outcome: Outcome
@@ -245,8 +245,7 @@ class RendezvousHandler(abc.ABC):
 
     @abc.abstractmethod
     def set_closed(self) -> None:
-        """Close the rendezvous for all nodes, so that no further rounds form, because the job has finished or
-        failed."""
+        """Close the rendezvous for all nodes after the job has finished or failed. No further rounds form."""
 
     @abc.abstractmethod
     def num_nodes_waiting(self) -> int:
@@ -308,7 +307,7 @@ class RoundHandler(RendezvousHandler):
     def lifeline(self) -> int:
         """The descriptor of a socket, or -1 if there is none. When the socket closes, the other nodes learn that this
         agent has ended. The guardian, which ends the workers if the agent is killed, keeps a copy of the descriptor
-        open until they have ended."""
+        open until the workers have ended."""
         return -1
 
     def introduce(self, role: str, local_world_size: int, max_restarts: int, stop_timeout: Duration) -> None:
@@ -333,7 +332,7 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def verdict(self) -> Verdict | None:
-        """Return how the last round from `next_rendezvous` ended, or None while that round is still running."""
+        """Return the outcome of the last round from `next_rendezvous`, or None while that round is running."""
 
     @abc.abstractmethod
     def ask_again(self) -> Instant | None:

@@ -68,7 +68,7 @@ class HealthCheck:
     """A plugin's health check. `make` runs the check, and may block or raise any exception.
 
     Args:
-        timeout: seconds after which the check is considered failed.
+        timeout: the number of seconds after which the check is considered failed.
         plugin: the distribution that provides the check.
     """
 
@@ -132,17 +132,18 @@ class RoundStatus:
 
 @dataclass(frozen=True)
 class Recovery:
-    """How one round replaced another. The four durations, in seconds, follow one another without gaps.
+    """The replacement of one round by the next. The four durations are in seconds, and each begins when the previous
+    one ends.
 
     Args:
         round: the number of the new round.
         cause, reason: why the previous round ended.
-        at: when the workers were running again, in seconds since the epoch.
-        detect: from the first sign (a worker exit, an expired timer, another node's report) until the agent began to
-            stop the workers.
-        stop: from then until all workers had stopped.
-        rendezvous: from then until the new round had formed.
-        start: from then until the new round's workers were running.
+        at: the time at which the workers were running again, in seconds since the epoch.
+        detect: the time from the first sign (a worker exit, an expired timer, another node's report) until the agent
+            began to stop the workers.
+        stop: the time until all workers had stopped.
+        rendezvous: the time until the new round had formed.
+        start: the time until the new round's workers were running.
     """
 
     round: int
@@ -161,11 +162,11 @@ class Recovery:
 
 @dataclass(frozen=True)
 class StopStatus:
-    """Which of this node's workers have saved before a stop. All workers save after the same step.
+    """The progress of this node's workers while they save before a stop. All workers save after the same step.
 
     Args:
         round: the number of the workers' round.
-        step: the step on which all nodes have agreed.
+        step: the step after which the workers save; all nodes have agreed on it.
         deadline: when the workers are killed, in seconds since the epoch.
         saved, unsaved: the global ranks of this node's workers that have saved, and of those that have not.
     """
@@ -192,7 +193,7 @@ class AgentStatus:
         rounds: the last rounds, oldest first.
         recoveries: the last recoveries, oldest first.
         restarts: the number of restarts so far, by cause.
-        last_failure: the first failure in the latest round whose workers failed on this node.
+        last_failure: the first failure in the latest round in which a worker of this node failed.
     """
 
     version: int

@@ -87,8 +87,8 @@ class Candidate:
 
 RankPolicy = Callable[[Sequence[Candidate]], Sequence[Candidate]]
 """Determines the order of the next round's nodes, and thereby their group ranks. It receives the nodes in the default
-order and returns the same objects in the new order. It must be a function without side effects. For each round, one
-node of the job calls it, in any thread."""
+order and returns the same objects in the new order. It must be a function without side effects. Only one node calls it
+for each round, from any thread."""
 
 
 def generated_name(host: str) -> str:

@@ -17,8 +17,8 @@ class Notice:
 
     Args:
         reason: why the node must leave, in a few words for users.
-        at: the time, in seconds since the epoch. If it is None or in the past, the node leaves immediately, and its
-            workers get their full time to stop.
+        at: the time by which the node must have left, in seconds since the epoch. If it is None or in the past, the
+            node leaves immediately, and its workers get their full time to stop.
 
     Raises:
         ValueError: the reason is empty, or the time is not a finite number.

@@ -14,7 +14,7 @@ class Store(Protocol):
     """Maps strings to bytes. Method names and semantics are torch's, so a torch store can be used as a `Store`."""
 
     def get(self, key: str) -> bytes:
-        """Return the value of the key. If the key does not exist yet, waits for it, up to the store's timeout."""
+        """Return the key's value. If the key does not exist yet, wait until it exists, up to the store's timeout."""
 
     def set(self, key: str, value: str | bytes) -> None:
         """Write the key's value."""
@@ -23,8 +23,8 @@ class Store(Protocol):
         """Add `amount` to a counter that starts at 0. Returns the new value."""
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Write `desired` if the value is `expected`. An empty `expected` requires that the key is absent. As in
-        torch's stores, the result is the value after the call, or `expected` if there is still no such key."""
+        """Write `desired` if the value is `expected` or, if `expected` is empty, if the key does not exist. Returns the
+        value after the call, or `expected` if the key still does not exist, as torch's stores do."""
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Block until all keys exist."""

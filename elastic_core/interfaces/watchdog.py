@@ -17,7 +17,7 @@ class Expiry:
 
     Args:
         worker_pid: the id of the worker's process or of another process in its session.
-        scope: the timer's scope, which names what the worker was about to do.
+        scope: the timer's scope, which names the operation that the worker was about to perform.
         reason: how the hang was detected, as text that follows "hang: " in messages; empty for an expired timer.
         late: how many seconds have passed since the worker should have made progress, if known.
     """

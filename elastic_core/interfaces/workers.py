@@ -101,10 +101,10 @@ class Launch:
 
     Args:
         environment: the worker's complete environment; it inherits no other variables.
-        stdout, stderr: the descriptors for the worker's output; None if it inherits the agent's.
+        stdout, stderr: the descriptors for the worker's output; None if the worker inherits the agent's descriptor.
         result: the file for a function's return value, in a folder that is private to the agent.
-        mark: a descriptor that the worker must keep open from start to end. If the agent is killed, the guardian uses
-            it to find the worker.
+        mark: a descriptor that the worker must keep open for as long as it runs. If the agent is killed, the guardian
+            uses it to find the worker.
         cpus: the CPUs that the worker may run on; if empty, it may run on any.
     """
 
@@ -205,8 +205,8 @@ class WorkerProcesses(Protocol):
 
         Args:
             pid: the worker's process id, or that of another process in its session.
-            ask: whether to record the worker's stacks first. This takes up to about half a second, and two seconds more
-                if another program must read the stacks. If false, the call does not block.
+            ask: whether to record the worker's stacks first. Recording takes up to about half a second, or up to two
+                seconds more if another program must read the stacks. If false, the call does not block.
 
         Returns the worker's local rank, or None if this round has no such process or the worker has already been
         killed."""
