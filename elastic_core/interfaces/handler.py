@@ -352,7 +352,8 @@ class RoundHandler(RendezvousHandler):
         return None
 
     def report_stop(self, stop: StopStatus) -> None:
-        """Report which workers of this node have saved before a stop, for users who observe the job. Optional."""
+        """Report which workers of this node have saved before a stop, so that users can observe the progress.
+        Optional."""
         return
 
     @abc.abstractmethod

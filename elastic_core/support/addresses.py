@@ -51,7 +51,7 @@ def hosts_of(endpoint: str, default_port: int) -> list[tuple[str, int]]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether this host means the local machine on every machine."""
+    """Return whether the host is a loopback address or one of the usual names for it, such as `localhost`."""
     address = ip_address(host.partition("%")[0])
     return host.lower() in ("localhost", "ip6-localhost") or (address is not None and address.is_loopback)
 
@@ -139,8 +139,8 @@ def own_address_towards(host: str, port: int) -> str | None:
 
 
 def address_towards(places: Iterable[tuple[str, int]] = ()) -> str | None:
-    """Return this machine's address on the route to the first (host, port) that may be on another machine. If there is
-    no such place, return the address on the default route, or None if there is no route."""
+    """Return this machine's address on the route to the first of `places` that may be on another machine. If there is
+    none, return the address on the default route. Returns None if there is no route."""
     for host, port in (*places, _NOWHERE):
         own = own_address_towards(host, port)
         if own and not (is_loopback(own) and means_this_machine(host)):
@@ -156,7 +156,7 @@ def reached_at(places: Iterable[tuple[str, int]] = ()) -> str:
 
 
 def seen_from_outside(own: str, host: str) -> str:
-    """Return the address of this end of a connection to `host`, for use by other machines. On the machine named `host`,
-    the name often resolves to 127.0.1.1. In that case, `own` is a loopback address, and other machines find this
-    machine by its name."""
+    """Return the address at which other machines reach this end of a connection to `host`, whose local address is
+    `own`. On the machine named `host`, the name often resolves to 127.0.1.1. In that case, `own` is a loopback address,
+    and the result is the machine's name, `host`."""
     return host if is_loopback(own) and not means_this_machine(host) else own

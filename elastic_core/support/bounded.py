@@ -65,8 +65,8 @@ class BackgroundCall(Generic[T]):
 
 
 def within(limit: Duration, action: Callable[[], T], where: str) -> T:
-    """Return the result of `action`, or raise its exception, if it ends within `limit` seconds. Otherwise, it continues
-    in its thread.
+    """Call `action` in another thread, and return its result or raise its exception. A call that takes longer than
+    `limit` seconds continues in that thread.
 
     Raises:
         RendezvousConnectionError: the call timed out. The message names `where`.

@@ -64,7 +64,7 @@ def followed(path: Path) -> Path:
     """Return the target of the absolute `path` after following all links. The target need not exist.
 
     Raises:
-        PermissionError: a link on the way belongs neither to this user nor to root nor to the owner of the link's
+        PermissionError: a link on the path belongs neither to this user nor to root nor to the owner of the link's
             folder. That owner may redirect folders but not files.
         OSError: a folder on the way is missing or inaccessible.
     """
@@ -157,8 +157,8 @@ def open_regular(path: str, flags: int) -> int:
 
 
 def replace(path: Path, text: str) -> None:
-    """Replace the file at `path` in one step with a file that contains this text, so that readers always find a
-    complete file. Raises OSError on failure."""
+    """Atomically replace the file at `path` with a file that contains `text`. Readers always find a complete file.
+    Raises OSError on failure."""
     fresh = path.with_name(f".{path.name[:100]}.{os.urandom(8).hex()}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
     try:
@@ -220,7 +220,7 @@ def _is_ours(status: os.stat_result) -> bool:
 
 def _is_unknown(uid: int) -> bool:
     """Return whether this id stands for all users that are unknown in this container. The machine's root user is one of
-    them, so for a folder from outside the container, it is impossible to determine the owner."""
+    them, so the owner of a folder from outside the container cannot be determined."""
     try:
         if Path("/proc/self/uid_map").read_text().split() == _ALL_USERS:
             return False

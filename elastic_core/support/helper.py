@@ -27,7 +27,7 @@ class HelperProcess:
         program: the Python file.
         arguments: its command-line arguments.
         environment: its complete environment.
-        folder: its working folder. The default folder does not keep a file system from being unmounted.
+        folder: its working folder. The default, `/`, does not keep a file system from being unmounted.
         output, errors: as in `subprocess`.
         keeps: the descriptors that it inherits, under the same numbers.
 

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
 """Errors that are usually due to a mistake in the code, so that retrying would be pointless."""
-_MANY = 64  # an exponent with which no float overflows
+_MANY = 64  # an exponent that cannot make a float overflow
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Backoff:
     factor: float = 2.0
 
     def pause(self, attempts: int) -> Duration:
-        """Return how many seconds to pause after this many failed attempts."""
+        """Return the pause in seconds after this many failed attempts."""
         if attempts <= 0:
             return 0.0
         grown: Duration = self.first * self.factor ** min(attempts - 1, _MANY)

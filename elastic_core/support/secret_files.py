@@ -106,7 +106,7 @@ def _expect_private(found: int, path: str) -> None:
 
 
 def _open_to(do: str, mode: int, path: str, owner: int) -> ValueError:
-    advice = f"run `chmod 600 {path}`" if owner == os.geteuid() else f"let root run `chmod 640 {path}`"
+    advice = f"run `chmod 600 {path}`" if owner == os.geteuid() else f"as root, run `chmod 640 {path}`"
     return ValueError(f"other users can {do} the secret in {path} (mode {mode:04o}); {advice}")
 
 

@@ -214,7 +214,7 @@ def bind_at(sock: socket.socket, host: str) -> None:
 
 
 def keep_open(sock: socket.socket, seconds: int) -> None:
-    """Make the kernel send a keepalive packet after this many idle seconds, if the platform allows that."""
+    """Make the kernel send a keepalive packet after this many idle seconds, if the platform supports it."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
         if hasattr(socket, option):
@@ -242,7 +242,7 @@ class PortReservation:
         try:
             self._socket = bound_at(host, port) if host else bound_everywhere(port)
         except OverflowError as error:
-            raise _unavailable(port, "ports are 0 to 65535") from error
+            raise _unavailable(port, "ports range from 0 to 65535") from error
         except OSError as error:
             raise _unavailable(port, error.strerror) from error
         self.port: int = self._socket.getsockname()[1]

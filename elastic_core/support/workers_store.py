@@ -52,7 +52,7 @@ class WorkersStore:
     only reserves the port.
 
     Args:
-        everywhere: whether to listen on all addresses, because the nodes use different ones to reach the store. If not,
+        everywhere: whether to listen on all addresses, for nodes that reach the store at different addresses. If not,
             the server listens only on the advertised address, provided that it is an address of this machine.
     """
 
@@ -86,8 +86,8 @@ class WorkersStore:
         return fresh.port
 
     def serve(self) -> None:
-        """Serve the store, because this node has rank 0. Raises ConfigurationError if this process cannot open enough
-        files or another program is listening on the port."""
+        """Serve the store on rank 0's node. Raises ConfigurationError if this process cannot open enough files or
+        another program is listening on the port."""
         if self._reservation is None or not self.hosted_by_agent:
             return
         is_here = "torch" in sys.modules
@@ -144,7 +144,7 @@ class _Host:
             sock, self._serving = self._serving, None
             with contextlib.suppress(OSError):
                 if sock is not None and not self._is_handed_over:
-                    sock.shutdown(socket.SHUT_RDWR)  # which wakes the thread
+                    sock.shutdown(socket.SHUT_RDWR)  # wakes the thread
                 elif sock is not None and self._is_served and self._control is not None:
                     self._control.send(b"-")  # a shutdown would keep the process's server busy
         if self._thread is not None:

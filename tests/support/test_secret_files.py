@@ -132,7 +132,7 @@ def test_group_members_can_read_roots_secret(place):
 @root
 def test_world_readable_secret_of_root_is_rejected(place):
     path = secret_in(place / "secret", 0o644)
-    assert f"(mode 0644); let root run `chmod 640 {path}`" in read_by(NOBODY, path)
+    assert f"(mode 0644); as root, run `chmod 640 {path}`" in read_by(NOBODY, path)
     assert f"(mode 0644); run `chmod 600 {path}`" in refusal(path)
 
 

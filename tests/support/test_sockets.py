@@ -94,7 +94,7 @@ def test_busy_port_is_a_configuration_error():
 
 @pytest.mark.parametrize("port", [70_000, -1])
 def test_out_of_range_port_is_a_configuration_error(port):
-    with pytest.raises(ConfigurationError, match=f"cannot use port {port}: ports are 0 to 65535"):
+    with pytest.raises(ConfigurationError, match=f"cannot use port {port}: ports range from 0 to 65535"):
         PortReservation(port)
 
 
