@@ -85,7 +85,7 @@ class CheckStatus:
 
     Args:
         result: the check's result; None until the check has run once.
-        checked_at: when the last run of the check began, in seconds since the epoch; 0 until the check has run once.
+        checked_at: the start of the check's last run, in seconds since the epoch; 0 until the check has run once.
     """
 
     name: str
@@ -167,7 +167,7 @@ class StopStatus:
     Args:
         round: the number of the workers' round.
         step: the step after which the workers save; all nodes have agreed on it.
-        deadline: when the workers are killed, in seconds since the epoch.
+        deadline: the time at which the workers are killed, in seconds since the epoch.
         saved, unsaved: the global ranks of this node's workers that have saved, and of those that have not.
     """
 
@@ -184,7 +184,7 @@ class AgentStatus:
 
     Args:
         version: increases with every change.
-        phase_since: when the phase began, in seconds since the epoch.
+        phase_since: the time at which the phase began, in seconds since the epoch.
         reason: the reason for the phase; may be empty.
         stop: which workers have saved; None unless they are saving before a stop.
         round: the number of the last round; 0 before the first round.
