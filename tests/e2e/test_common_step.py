@@ -165,7 +165,7 @@ def test_workers_save_although_those_of_another_node_have_finished(any_job, elas
     finished.says('still waiting: waiting_for="the workers of other nodes to succeed"')
     other.signal(signal.SIGTERM)
     assert other.code() == TERM
-    (lines,) = saves(elastic)
+    (lines,) = [some for some in saves(elastic) if some[0]["world"] == 4]
     assert sorted(line["rank"] for line in lines) in ([0, 1], [2, 3])
     assert len({line["step"] for line in lines}) == 1
     assert "no common step" not in other.err
@@ -181,7 +181,7 @@ def at(job):
 
 @pytest.mark.torch
 def test_status_shows_which_workers_have_saved(any_job, elastic, train):
-    a, b = any_job.agents("a b", "--nnodes=1:2", "--nproc-per-node=2", "--shutdown-timeout=240", script=train, HELD="1")
+    a, b = any_job.agents("a b", "--nnodes=2", "--nproc-per-node=2", "--shutdown-timeout=240", script=train, HELD="1")
     training(elastic, "ab", 4)
     b.signal(signal.SIGTERM)
     looks = iter(range(1000))
@@ -196,7 +196,6 @@ def test_status_shows_which_workers_have_saved(any_job, elastic, train):
     assert (first["saved"], sorted([*first["unsaved"], *second["unsaved"]])) == ([], [0, 1, 2, 3])
     (elastic.cwd / "save").touch()
     assert b.code() == TERM
-    training(elastic, "a", 2)
     a.signal(signal.SIGTERM)
     assert a.code() == TERM
     assert {line["step"] for line in saves(elastic)[0]} == {first["step"]} == {second["step"]}

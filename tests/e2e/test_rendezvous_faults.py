@@ -167,7 +167,7 @@ def test_wrong_clocks_harm_nothing(job, elastic):
 
 FOREIGN = {
     "corrupt": (b"\x80\x04\x95 a pickle, perhaps", "found data that is not JSON"),
-    "newer": (json.dumps({"version": 99, "round": 7}).encode(), "of version 7, found version 99"),
+    "newer": (json.dumps({"version": 99, "round": 7}).encode(), "of version 8, found version 99"),
 }
 
 
@@ -179,7 +179,7 @@ def test_foreign_state_is_an_error(job, kind):
     write_state(job.port, data)
     agent = job.agent("a", "--nnodes=1:2")
     assert agent.code() == ExitCode.RENDEZVOUS_FAILED
-    assert "expected a rendezvous state of version 7" in agent.report
+    assert "expected a rendezvous state of version 8" in agent.report
     assert found in agent.report
     assert "use the same version of elastic-core on every node" in agent.report
     assert not job.rounds()

@@ -132,8 +132,8 @@ def _choice(selection: Selection, manager: PluginManager) -> Iterator[Finding]:
         source = manager.provided(selection.kind, name).source
     except ConfigurationError as error:
         lines = [line.strip() for problem in error.problems for line in problem.message.splitlines()]
-        cure = [line.removeprefix("to get it: ") for line in lines if line.startswith("to get it: ")]
-        text = "; ".join(line for line in lines if not line.startswith("to get it: "))
+        cure = [line.removeprefix("to install it: ") for line in lines if line.startswith("to install it: ")]
+        text = "; ".join(line for line in lines if not line.startswith("to install it: "))
         yield fault(Check.BACKEND, text, "".join(cure) or "choose one that elastic plugins lists")
         return
     try:
