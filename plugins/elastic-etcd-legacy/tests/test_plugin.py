@@ -89,7 +89,7 @@ def test_problems_are_reported_together_by_given_name():
         ({"min_nodes": 3}, "min_nodes"),
         ({"timeout": 0.0}, "timeout"),
         ({"timeout": float("nan")}, "timeout"),
-        ({"last_call": -1.0}, "last call"),
+        ({"last_call": -1.0}, "last_call"),
     ],
 )
 def test_settings_out_of_bounds_are_refused(changed, problem):

@@ -147,7 +147,7 @@ def test_server_output_is_copied_to_a_file(server, tmp_path):
 
 @pytest.mark.parametrize("stderr", [subprocess.PIPE, subprocess.STDOUT])
 def test_server_output_to_a_pipe_is_refused(server, stderr):
-    with pytest.raises(ValueError, match="pass a file"):
+    with pytest.raises(ValueError, match="must be a file"):
         server.start(stderr=stderr)
 
 
