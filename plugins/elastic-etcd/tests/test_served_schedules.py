@@ -173,11 +173,6 @@ class World:
                 member.kill()
         return lambda: None
 
-    def every_etcd_is_killed(self, at):
-        for each in range(3):
-            self.etcd_is_killed(each)
-        return lambda: None
-
     def trusts_nobody(self, at):
         """The agent restarts with certificates from another authority."""
         ends = self.loses_its_disk(at)
@@ -221,7 +216,7 @@ class World:
         return lambda: one.finds(other)
 
 
-LOSSES = ("loses_its_disk", "restarts", "etcd_is_killed", "every_etcd_is_killed", "trusts_nobody")
+LOSSES = ("loses_its_disk", "restarts", "etcd_is_killed", "trusts_nobody")
 SILENCES = ("hangs", "is_cut_off", "is_slow", "is_not_heard")
 
 

@@ -1,15 +1,13 @@
 """A process that runs an etcd server for its owner, and stops the server when the owner closes its input or dies.
 
 This file is a program: `python -I -S keeper.py SCRATCH COMMAND...`. When its standard input closes, it stops the server
-and removes the folder SCRATCH (unless this argument is an empty string). Each line on its standard input is a JSON
-list: the command with which to start the server again. It prints `started PID`, `failed WHY` and `exited CODE`, one per
-line. It uses only the standard library and runs in its own session, so that a signal to the owner's group does not
-reach it."""
+and removes the folder SCRATCH (unless this argument is an empty string). It prints `started PID`, `failed WHY` and
+`exited CODE`, one per line. It uses only the standard library and runs in its own session, so that a signal to the
+owner's group does not reach it."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -31,25 +29,19 @@ def tell(line: str) -> None:
 
 
 def keep(command: Sequence[str], scratch: str) -> None:
-    """Run the command, and then the commands on standard input, until standard input closes."""
-    while command:
-        try:
-            server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
-        except OSError as error:
-            tell(f"failed {error.strerror or error}")
-            break
+    """Run the command until standard input closes."""
+    try:
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+    except OSError as error:
+        tell(f"failed {error.strerror or error}")
+    else:
         tell(f"started {server.pid}")
-        waiting = threading.Thread(target=_report_exit, args=(server,))
+        waiting = threading.Thread(target=lambda: tell(f"exited {server.wait()}"))
         waiting.start()
-        line = sys.stdin.buffer.readline()
+        sys.stdin.buffer.read()
         _end(server, waiting)
-        command = json.loads(line or b"[]")
     if scratch:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _report_exit(server: subprocess.Popen[bytes]) -> None:
-    tell(f"exited {server.wait()}")
 
 
 def _end(server: subprocess.Popen[bytes], waiting: threading.Thread) -> None:

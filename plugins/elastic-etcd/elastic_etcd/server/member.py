@@ -253,25 +253,13 @@ class ServedCluster:
                 return
             process = self._process = self._launched(own, others)
         try:
-            while True:
-                if isinstance(step, Join):
-                    self._promote(process, own, member)
-                process.ended(threading.TIMEOUT_MAX)
-                if not self._restarted(process):
-                    break
+            if isinstance(step, Join):
+                self._promote(process, own, member)
+            process.ended(threading.TIMEOUT_MAX)
+            if not (self._over.is_set() or self._left or self._leaving):
+                get_logger().error("etcd server lost", how=process.end, log=process.log.tail())
         finally:
             process.close()
-
-    def _restarted(self, process: ServerProcess) -> bool:
-        """If a signal has killed the server, start it again with its data, which is complete. A server that has exited
-        on its own may have been removed from the cluster, or may be unable to read its data."""
-        if self._over.is_set() or self._left or self._leaving:
-            return False
-        get_logger().error("etcd server lost", how=process.end, log=process.log.tail())
-        if not process.was_killed or self._over.wait(_PAUSES.pause(1)):
-            return False
-        with self._changing:
-            return not (self._over.is_set() or self._left or self._leaving) and process.restart()
 
     def _promote(self, process: ServerProcess, own: Place, member: str) -> None:
         """Ask for a vote until the member has one or has exited. Only the leader knows if the member has caught up."""

@@ -37,7 +37,6 @@ _LOG_END = 64 * 1024  # bytes
 _PATIENCE = 15.0  # seconds; the keeper itself kills a server that has not exited after 5
 _TOLD = 2.0
 _LONGEST = 300
-_NO_MEMBERS = "none=http://127.0.0.1:1"
 Output = int | IO[bytes] | IO[str] | None
 
 
@@ -129,8 +128,8 @@ def _expect_program(path: str) -> str:
 class ServerProcess:
     """An etcd server with its data and its log in `folder`. It runs until `close`, or until this process ends. `pid` is
     the server's process id, or 0 until it is known. `end` describes how the server ended, and is empty while it runs.
-    `was_killed` is True if a signal has ended it. If `reports_loss` is True, an error is logged when the server ends on
-    its own. Raises OSError if the keeper process cannot be started.
+    If `reports_loss` is True, an error is logged when the server ends on its own. Raises OSError if the keeper process
+    cannot be started.
 
     Args:
         client, peer: the URL on which to listen and the URL to advertise, for clients and for other members.
@@ -155,14 +154,13 @@ class ServerProcess:
         path = folder / "etcd.log"
         self.pid = 0
         self.end = ""
-        self.was_killed = False
         self.log = ServerLog(path)
         self._scratch = str(folder) if temporary else ""
         self.reports_loss = False
         self._closing = False
         self._ended = threading.Event()
         self._known = threading.Event()
-        self._command = [
+        command = [
             binary.path,
             *("--name", name, "--data-dir", str(folder / "data"), "--initial-cluster", cluster),
             *("--listen-client-urls", client[0], "--advertise-client-urls", client[1]),
@@ -175,7 +173,7 @@ class ServerProcess:
         ]
         with open(path, "wb", opener=open_regular) as log:
             output = log if stderr is None else stderr
-            words = [self._scratch, *self._command]
+            words = [self._scratch, *command]
             self._keeper = HelperProcess(keeper.__file__, words, _inherited(), str(folder), subprocess.PIPE, output)
         self._listener = threading.Thread(target=self._listen, name="etcd server", daemon=True)
         self._listener.start()
@@ -188,15 +186,6 @@ class ServerProcess:
         """Wait at most `timeout` seconds for the `pid`, because a server may already serve before its keeper has
         reported the id. Returns whether the id is known."""
         return self._known.wait(timeout) and self.pid != 0
-
-    def restart(self) -> bool:
-        """Start the server again with the data that it has. Without data, the new server exits immediately. Returns
-        False if the keeper process has ended."""
-        self.pid, self.end, self.was_killed = 0, "", False
-        self._known.clear()
-        self._ended.clear()
-        # A server without data needs its own name in this list. A server with data does not read the list.
-        return self._keeper.order(json.dumps([*self._command, "--initial-cluster", _NO_MEMBERS]))
 
     def close(self, at_once: bool = False) -> None:
         """Stop the server with SIGTERM, then SIGKILL. With `at_once`, send SIGKILL immediately. Idempotent."""
@@ -219,7 +208,6 @@ class ServerProcess:
                 elif verb == "failed":
                     self._finish(f"it could not be started: {rest}")
                 else:
-                    self.was_killed = int(rest) < 0
                     self._finish(_decoded(int(rest)))
         if not self.end:  # the keeper was killed, and the server is an orphan
             self._keeper.kill()
