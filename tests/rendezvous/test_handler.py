@@ -5,10 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from datetime import timedelta
-from functools import partial
 from importlib.util import find_spec
 
-import psutil
 import pytest
 from elastic_testing import Background, FakeClock, MemoryBackend, SharedMemory, eventually
 from handler_job import LONG, failure
@@ -157,17 +155,6 @@ def test_member_that_missed_its_round_joins_the_next(job):
     assert {info.formed.number for info in infos.values()} == {one.state.round.number}
 
 
-def no_connection_is_new(port):
-    """Whether this process has the same connections to the port as half a second ago."""
-
-    def connections():
-        return {found.laddr for found in psutil.Process().net_connections("tcp") if found.raddr[1:] == (port,)}
-
-    before = connections()
-    time.sleep(0.5)
-    return connections() == before
-
-
 @pytest.mark.torch
 def test_four_nodes_over_a_tcp_store():
     from elastic_c10d import C10dRendezvousBackend
@@ -189,8 +176,6 @@ def test_four_nodes_over_a_tcp_store():
         assert sorted(info.rank for info in infos) == [0, 1, 2, 3]
         infos[0].store.set("key", "value")
         assert infos[3].store.get("key") == b"value"
-        # A shutdown cuts connections that are being opened, even those of other handlers in the same process.
-        eventually(partial(no_connection_is_new, server.port))
         assert handlers[3].leave("test", LONG)
         assert handlers[3].shutdown()
         for handler in handlers[:3]:

@@ -47,12 +47,12 @@ class SharedConnector:
 
 
 class BorrowedTcpConnector:
-    """Returns an existing TCPStore at the first call, and opens more connections to its server at later calls."""
+    """Opens connections to the server of an existing TCPStore. The store itself is not used: its timeout belongs to its
+    owner, and is usually so long that one read of a key that has just been deleted would block the node for minutes."""
 
     grace: Duration = 0.0
 
     def __init__(self, store: Store, base: Store) -> None:
-        self._first: Store | None = store
         self._store, self._base = store, base
         self._dialer = StoreDialer()
         self._host, self._port = str(_attribute(base, "host")), int(_attribute(base, "port"))
@@ -66,9 +66,6 @@ class BorrowedTcpConnector:
         return False
 
     def connect(self, aside: bool = False) -> TorchConnection:
-        if not aside and self._first is not None:
-            first, self._first = self._first, None
-            return TorchConnection(first, pushes=True, where=self.where)
         if self._store is self._base:
             return self._dialer.dial(self._host, self._port, self.where, CONNECT_TIMEOUT, patiently=aside)
         return self._dialer.run(self._clone, self._port, self.where, CONNECT_TIMEOUT)
@@ -179,7 +176,7 @@ def as_connector(store: Store | StoreConnector) -> StoreConnector:
     if hasattr(store, "connect"):
         return cast("StoreConnector", store)
     base = innermost(store)
-    if isinstance(base, distributed().TCPStore):
+    if isinstance(base, distributed().TCPStore) and (store is base or hasattr(store, "clone")):
         return BorrowedTcpConnector(store, base)
     return SharedConnector(store)
 

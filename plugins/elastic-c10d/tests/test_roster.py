@@ -6,8 +6,11 @@ import threading
 
 import pytest
 from elastic_c10d import C10dRendezvousBackend
+from elastic_c10d.connector import as_connector
 
 from elastic_core.interfaces.backend import EntryDroppedError
+from elastic_core.rendezvous.roster_log import values_of
+from elastic_core.rendezvous.store_connection import ThreadConnection
 from elastic_core.rendezvous.versions import Keys
 
 KEYS = Keys("job")
@@ -50,6 +53,17 @@ def test_roster_lists_more_entries_than_one_read_returns(client):
     for number in range(1100):
         backend.announce(f"node{number}", b"x")
     assert len(C10dRendezvousBackend(client(), "job").roster()) == 1100
+
+
+def test_read_of_a_deleted_key_does_not_block_for_minutes(client, background):
+    """The key may be deleted after the check that it exists. The given store's own timeout stays as it is."""
+    store = client()
+    before = store.timeout
+    line = ThreadConnection(as_connector(store), aside=False, on_connect=lambda store: None)
+    found = background(lambda: line.use("reading", lambda store: values_of(store, ["deleted"])))
+    assert found.result(60) is None
+    line.close()
+    assert store.timeout == before
 
 
 def test_heartbeat_reveals_a_withdrawn_entry(backends):
