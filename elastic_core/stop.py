@@ -125,8 +125,9 @@ class StopFile(PageFile):
 
     def ask(self, until: Instant, reason: str) -> None:
         """Ask the worker to stop. Its next call to `should_stop` then blocks until `answer` is called or `until` has
-        passed."""
-        self.write(_WHOLE.pack(_NONE), _SAVED)  # discard the worker's earlier reports
+        passed. A second call changes the deadline."""
+        if self._number(_ASKED) != 1:
+            self.write(_WHOLE.pack(_NONE), _SAVED)  # discard the worker's earlier reports
         self.write(reason.encode(errors="replace")[: _SIZE - _REASON], _REASON)
         self.write(_REAL.pack(until), _UNTIL)
         self.write(_WHOLE.pack(1), _ASKED)

@@ -36,7 +36,9 @@ FACTS = [
 EXIT = WorkerExited("job", 1, 1, 3)
 PHASE = PhaseChanged("job", AgentPhase.STOPPING, "rank 1: exit code 3", Instant(3.0))
 SAVING = [
-    PhaseChanged("job", AgentPhase.DRAINING, "received SIGTERM", Instant(4.0), stop=StopStatus(1, 40, 99.0, *ranks))
+    PhaseChanged(
+        "job", AgentPhase.DRAINING, "received SIGTERM", Instant(4.0), stop=StopStatus(1, 40, 69.0, 99.0, *ranks)
+    )
     for ranks in (((), (0, 1)), ((0,), (1,)))
 ]
 

@@ -166,3 +166,13 @@ def test_acknowledgment_before_the_request_does_not_count(page, loop):
     worker.stdin.write("\n")
     worker.wait(LIMIT_S)
     assert page.saved()
+
+
+def test_second_request_only_changes_the_deadline(page, loop):
+    page.ask(soon(), "drained")
+    worker = loop("import elastic_core\nelastic_core.stopped(1)\nprint()\ninput()\nprint(elastic_core.stop_deadline())")
+    worker.stdout.readline()
+    page.ask(later(SystemClock().now(), 100.0), "drained")
+    assert page.saved()
+    worker.stdin.write("\n")
+    assert 0.0 < float(worker.stdout.readline()) <= 100.0

@@ -27,6 +27,7 @@ _OWN, _AGREED = "elastic/stop/{rank}", "elastic/stop/at"
 _NO_STEP = -1
 _LONGEST = 20  # maximum number of characters of a step in the store
 _SETTLE: Duration = 0.001  # time until a step that a worker has written is visible on all processors
+_NOTABLE: Duration = 1.0  # seconds by which a deadline must move to be announced again
 _LOOK: Duration = 0.05  # a worker that calls `stopped` only writes to its page, which does not wake the agent
 
 
@@ -87,8 +88,8 @@ class CommonStep:
     Args:
         settle: given this node's highest step, returns the step that the nodes have agreed on (see `agree`).
         reason: why the workers have to stop.
-        report: called with the agreed step, the deadline, the local ranks that have saved, and those that have not. It
-            may be called repeatedly with the same values.
+        report: called with the agreed step, the beginning of the stop, the deadline, the local ranks that have saved,
+            and those that have not. It may be called repeatedly with the same values.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class CommonStep:
         clock: Clock,
         settle: Callable[[int], int | None],
         reason: str,
-        report: Callable[[int, Instant, list[int], list[int]], object],
+        report: Callable[[int, Instant, Instant, list[int], list[int]], object],
     ) -> None:
         self._processes = processes
         self._events = events
@@ -106,7 +107,7 @@ class CommonStep:
         self._settle = settle
         self._reason = reason
         self._report = report
-        self._until = Instant(0.0)
+        self._since = self._until = Instant(0.0)
         self._workers: list[int] = []
         self._call: BackgroundCall[int | None] | None = None
         self._answered = False
@@ -115,7 +116,7 @@ class CommonStep:
     def begin(self, until: Instant) -> bool:
         """Ask the workers to stop, and start to negotiate a common step with the other nodes. Returns false if no
         worker has called `should_stop`."""
-        self._until, self._workers = until, self._processes.running()
+        self._since, self._until, self._workers = self._clock.now(), until, self._processes.running()
         self._processes.ask_to_stop(until, self._reason)
         self._events.wait((), later(self._clock.now(), _SETTLE))
         highest = self._processes.announced_step()
@@ -127,9 +128,12 @@ class CommonStep:
             self._answer(None)
         return highest >= 0
 
-    def is_over(self) -> bool:
-        """Pass the agreed step to the workers once it is known. Returns true if every worker has saved or exited, or if
-        there is no common step."""
+    def is_over(self, due: Instant | None) -> bool:
+        """Pass the agreed step to the workers once it is known. If the workers will be killed at `due`, earlier than
+        announced, announce that. Returns true if every worker has saved or exited, or if there is no common step."""
+        if due is not None and due < self._until - _NOTABLE:
+            self._until = due
+            self._processes.ask_to_stop(due, self._reason)
         if not self._answered and self._call is not None and self._call.wait(0):
             step, reason = None, "another node did not answer in time, or its workers do not call should_stop"
             try:
@@ -166,7 +170,8 @@ class CommonStep:
         failed = {failure.local_rank: failure.reason for failure in self._processes.failures().values()}
         if self._step is not None:
             unsaved = sorted((*running, *failed))
-            self._report(self._step, self._until, [rank for rank in self._workers if rank not in unsaved], unsaved)
+            saved = [rank for rank in self._workers if rank not in unsaved]
+            self._report(self._step, self._since, self._until, saved, unsaved)
         return running, failed
 
     def _answer(self, step: int | None) -> None:

@@ -119,11 +119,11 @@ class ProcessAgent(SimpleElasticAgent):
         settle = partial(agree, group.store, group.group_rank, ranks, multiple=multiple, patience=patience)
         return CommonStep(self._processes, self._events, self._clock, settle, self._orderly_stop, self._report_saving)
 
-    def _report_saving(self, step: int, until: Instant, saved: list[int], unsaved: list[int]) -> None:
+    def _report_saving(self, step: int, since: Instant, until: Instant, saved: list[int], unsaved: list[int]) -> None:
         group = self._worker_group
         ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
         status = [ranks[rank] for rank in saved], [ranks[rank] for rank in unsaved]
-        if (changed := self._reporter.saving(group.round, step, until, *status)) is not None:
+        if (changed := self._reporter.saving(group.round, step, since, until, *status)) is not None:
             self._link.report_stop(changed)
 
     def _stop_by(self) -> Instant | None:

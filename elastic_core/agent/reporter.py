@@ -3,7 +3,6 @@ time to time during a long wait."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.interface import WorkerState
@@ -45,7 +44,7 @@ class Reporter:
         self._tell = observer
         self._clock = clock
         self._phase: tuple[AgentPhase, str] | None = None
-        self._stop: StopStatus | None = None
+        self._saving: tuple[object, ...] = ()  # what `saving` was called with
 
     def phase(self, phase: AgentPhase, reason: str = "", sign: Instant | None = None) -> None:
         """Report a phase, but not the same phase and reason twice in a row. `sign` is the time of the first sign of
@@ -55,17 +54,18 @@ class Reporter:
             self._tell(PhaseChanged(self._run_id, phase, reason, self._clock.now(), sign))
 
     def saving(
-        self, round_: int, step: int, until: Instant, saved: Sequence[int], unsaved: Sequence[int]
+        self, round_: int, step: int, since: Instant, until: Instant, saved: Sequence[int], unsaved: Sequence[int]
     ) -> StopStatus | None:
-        """Report which workers have saved after this step. `until` is their deadline. Returns the new status, or None
-        if it has not changed."""
-        deadline = self._clock.timestamp() + (until - self._clock.now())
-        before, after = self._stop, StopStatus(round_, step, deadline, tuple(saved), tuple(unsaved))
-        if self._phase and (before is None or replace(before, deadline=deadline) != after):
-            self._stop = after
-            self._tell(PhaseChanged(self._run_id, *self._phase, self._clock.now(), stop=after))
-            return after
-        return None
+        """Report which workers have saved after this step. The workers were asked to stop at `since`, and are killed at
+        `until`. Returns the new status, or None if nothing has changed."""
+        before, self._saving = self._saving, (round_, step, since, until, *saved, None, *unsaved)
+        if not self._phase or before == self._saving:
+            return None
+        now = self._clock.now()
+        began, deadline = (self._clock.timestamp() + (at - now) for at in (since, until))
+        stop = StopStatus(round_, step, began, deadline, tuple(saved), tuple(unsaved))
+        self._tell(PhaseChanged(self._run_id, *self._phase, now, stop=stop))
+        return stop
 
     def round_formed(self, group: WorkerGroup, formed: Round, seconds: Duration) -> None:
         """Report a new round, which took `seconds` to form."""

@@ -197,7 +197,7 @@ class GroupStop:
         """Let the workers save and exit. Returns the plan for stopping the workers that have not exited."""
         while True:
             now, due = self._clock.now(), self._stop_by()
-            plan = plan.at(now, self._events.urged or (due is not None and now >= due), saving.is_over())
+            plan = plan.at(now, self._events.urged or (due is not None and now >= due), saving.is_over(due))
             if plan.step is not Step.SAVE:
                 saving.end()
                 return plan

@@ -167,12 +167,14 @@ class StopStatus:
     Args:
         round: the number of the workers' round.
         step: the step after which the workers save; all nodes have agreed on it.
+        since: the time at which the agent asked the workers to stop, in seconds since the epoch.
         deadline: the time at which the workers are killed, in seconds since the epoch.
         saved, unsaved: the global ranks of this node's workers that have saved, and of those that have not.
     """
 
     round: int
     step: int
+    since: float
     deadline: float
     saved: tuple[int, ...]
     unsaved: tuple[int, ...]

@@ -171,7 +171,7 @@ class WorkerProcesses(Protocol):
 
     def ask_to_stop(self, until: Instant, reason: str) -> None:
         """Ask the workers to stop. From then on, `elastic_core.should_stop` blocks in the workers until `stop_at` is
-        called, but not beyond `until`."""
+        called, but not beyond `until`. A second call only changes `until`."""
 
     def announced_step(self) -> int:
         """Return the highest step that any worker of the round has passed to `should_stop`, or -1 if no worker has

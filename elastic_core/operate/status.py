@@ -175,10 +175,10 @@ def _beat(beat: HeartbeatState, standing: NodeStanding) -> str:
 
 
 def _saving(stop: StopStatus) -> str:
-    until = time.strftime("%H:%M:%S UTC", time.gmtime(stop.deadline))
+    since, until = (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at)) for at in (stop.since, stop.deadline))
     count = f"{len(stop.saved)} of {len(stop.saved) + len(stop.unsaved)} ranks have saved"
     missing = f"; not yet: {', '.join(map(str, stop.unsaved))}" if stop.unsaved else ""
-    return f"saves after step {stop.step}, by {until}: {count}{missing}"
+    return f"has been stopping since {since} UTC, and saves after step {stop.step}, by {until} UTC: {count}{missing}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

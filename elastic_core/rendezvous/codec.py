@@ -332,11 +332,11 @@ def _reported_of(item: Any) -> Reported:
 
 
 def _stop_of(item: Any) -> StopStatus:
-    number, step, deadline, *ranks = item
-    if not 0 <= _typed(deadline, (int, float)) < _LATEST:
-        raise ValueError(f"expected a time in seconds since the epoch, found {deadline}")
+    number, step, since, deadline, *ranks = item
+    if not all(0 <= _typed(time, (int, float)) < _LATEST for time in (since, deadline)):
+        raise ValueError(f"expected times in seconds since the epoch, found {since} and {deadline}")
     saved, unsaved = (tuple(_natural(rank) for rank in _items(some)) for some in ranks)
-    return StopStatus(_natural(number), _natural(step), float(deadline), saved, unsaved)
+    return StopStatus(_natural(number), _natural(step), float(since), float(deadline), saved, unsaved)
 
 
 def bounded(failure: ProcessFailure) -> ProcessFailure:

@@ -224,9 +224,12 @@ def test_workers_save_before_a_notice_takes_effect(make_node, at):
 
 
 def test_notice_during_a_restart_limits_the_stop_and_is_announced(make):
+    deadlines = []
+
     class Noticed(Ordered):
         def ask_to_stop(self, until, reason):
             assert reason == "b joined"
+            deadlines.append(until)
             node.agent.receive_notice("cloud", Notice("reclaimed", SystemClock().timestamp() + 1.0))
 
     def begin(plan, workers):
@@ -239,6 +242,7 @@ def test_notice_during_a_restart_limits_the_stop_and_is_announced(make):
     assert signal.SIGKILL in node.workers.signals
     assert len(node.workers.plans) == 1
     assert [call[1] for call in node.handler.calls if call[0] == "leave"] == ["reclaimed"]
+    assert [until < deadlines[0] - 3000 for until in deadlines] == [False, True]
 
 
 @pytest.mark.parametrize(("reason", "at"), [("", None), (" ", 5.0), (None, None), ("a", float("nan")), ("a", "soon")])

@@ -43,7 +43,7 @@ def test_the_metadata_of_events_are_told(capsys):
     recorder(WorkersStarted("job", 1, {0: 1}))
     recorder(WorkerFailed("job", ProcessFailure(0, 1, 1)))
     recorder(RestartDecided("job", 1, "failure", "", 1, 1))
-    stop = StopStatus(1, 40, 99.0, (0,), (1,))
+    stop = StopStatus(1, 40, 69.0, 99.0, (0,), (1,))
     recorder(PhaseChanged("job", AgentPhase.STOPPING, "", Instant(1.0), stop=stop))
     recorder(AgentFinished("job", "SUCCEEDED", "", 0))
     seen = {event.name: event for event in map(Event.deserialize, capsys.readouterr().err.splitlines())}

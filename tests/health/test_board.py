@@ -189,7 +189,7 @@ def test_failed_job_ends_its_round(story):
 
 def test_status_shows_how_far_a_stop_is(story):
     story.round(1)
-    stop = StopStatus(1, 40, 99.0, (0,), (1,))
+    stop = StopStatus(1, 40, 69.0, 99.0, (0,), (1,))
     story.board(PhaseChanged("job", AgentPhase.DRAINING, "received SIGTERM", story.clock.now(), stop=stop))
     assert story.board.status().stop == stop
     story.phase("finished", "stopped by SIGTERM")

@@ -51,11 +51,13 @@ def test_running_round_is_shown_as_a_table(job, text_of):
 
 
 def test_workers_that_save_are_shown(job, text_of, json_of):
-    stop = StopStatus(3, 40, 86399.5, (0,), (1,))
+    stop = StopStatus(3, 40, 86369.5, 86399.5, (0,), (1,))
     seen = ended(job.state("ab"), Cause.LEFT, "a", "a left"), (job.entry("a", stop=stop), job.entry("b"))
-    assert "\n  a saves after step 40, by 23:59:59 UTC: 1 of 2 ranks have saved; not yet: 1\n" in text_of(*seen)
+    since, by = "since 1970-01-01 23:59:29 UTC", "by 1970-01-01 23:59:59 UTC"
+    shown = f"a has been stopping {since}, and saves after step 40, {by}: 1 of 2 ranks have saved; not yet: 1"
+    assert f"\n  {shown}\n" in text_of(*seen)
     first, second = json_of(*seen)["members"]
-    assert first["stop"] == {"step": 40, "deadline": 86399.5, "saved": [0], "unsaved": [1]}
+    assert first["stop"] == {"step": 40, "since": 86369.5, "deadline": 86399.5, "saved": [0], "unsaved": [1]}
     assert second["stop"] is None
 
 

@@ -74,6 +74,7 @@ whole_states = st.builds(
     numbers,
     names,
 )
+times = st.floats(0, 1e11)
 ranks = st.lists(st.integers(0, 99), max_size=3).map(tuple)
 entries = st.builds(
     Entry,
@@ -94,7 +95,7 @@ entries = st.builds(
     st.none() | st.builds(Reported, round_ids, st.none() | reports, text, st.lists(names, max_size=3).map(tuple)),
     several_names,
     ports,
-    st.none() | st.builds(StopStatus, numbers, numbers, st.floats(0, 1e11), ranks, ranks),
+    st.none() | st.builds(StopStatus, numbers, numbers, times, times, ranks, ranks),
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -49,7 +49,7 @@ def fill(view):
         rounds=(RoundStatus(1, 1, 0, 1, 5.0, "all are there", 9.0, "rank 0: exit code 41", "failure", 0.2),
                 RoundStatus(2, 1, 0, 1, 10.0, rendezvous=0.01)),
         recoveries=(Recovery(2, "failure", "rank 0: exit code 41", 10.0, 0.1, 0.2, 0.3, 0.4),),
-        restarts=(("failure", 1),), stop=StopStatus(2, 40, 99.0, (0,), (1,)),
+        restarts=(("failure", 1),), stop=StopStatus(2, 40, 69.0, 99.0, (0,), (1,)),
         last_failure=ProcessFailure(0, 7, -11, message="m", reason="killed", stack="a stack", stderr_tail=("x",)),
     )  # fmt: skip
 
