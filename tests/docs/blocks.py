@@ -101,16 +101,24 @@ def install(page, words, site):
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))}
 
 
-def free_port():
-    """Held for a while, so that nobody who asks for any gets it meanwhile; servers with SO_REUSEADDR can have it."""
-    from elastic_core.support.sockets import (
-        PortReservation,  # only here: the tests of the packages do without the package
-    )
+def free_port(with_next=False):
+    """A port at which nothing listens; `with_next` means that nothing listens at the next port either. The ports stay
+    reserved for a while, so that the kernel gives them to no other program, but servers with SO_REUSEADDR can use them.
+    """
+    from elastic_core.errors import ConfigurationError  # only here: the packages' tests run without the package
+    from elastic_core.support.sockets import PortReservation
 
-    _held.append(PortReservation())
-    if len(_held) > MOST_HELD:
-        _held.popleft().release()
-    return _held[-1].port
+    for _ in range(MOST_HELD):
+        _held.append(PortReservation())
+        if with_next:
+            try:
+                _held.append(PortReservation(_held[-1].port + 1))
+            except ConfigurationError:
+                continue
+        while len(_held) > MOST_HELD:
+            _held.popleft().release()
+        return _held[-1].port - with_next
+    raise AssertionError("no two adjacent ports are free")
 
 
 class Shell:

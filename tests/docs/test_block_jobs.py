@@ -46,7 +46,7 @@ def here(text, etcd=None):
     """The commands with the addresses of other machines replaced by free ports of this one."""
     text = re.sub(r"(node0)?:29400\b", f"127.0.0.1:{free_port()}", without_pip(text))
     text = text.replace("--master-addr node0", "--master-addr 127.0.0.1").replace("29500", str(free_port()))
-    text = text.replace("node0,node1,node2", f"127.0.0.1:{free_port()}")
+    text = text.replace("node0,node1,node2", f"127.0.0.1:{free_port(with_next=True)}")  # etcd's peers
     text = text.replace("node7", "127.0.0.1").replace("8080", str(free_port()))
     return re.sub(r"etcd0:2379(,etcd\d:2379)*", lambda _: etcd(), text)
 
