@@ -313,10 +313,10 @@ def waits_for_beat() -> None:
 def own_limit() -> None:
     """The agent at place 0 allows no restarts; the other agents do. In addition, `begin` undoes a `leave`."""
     from elastic_core.rendezvous import model
-    from elastic_core.rendezvous.attribution import is_certain
     from elastic_core.rendezvous.codec import bounded
     from elastic_core.rendezvous.effects import ChangeState
     from elastic_core.rendezvous.node import Node
+    from elastic_core.rendezvous.policy import is_certain
 
     if own_place() == 0:
         reword(r"^--max-restarts=\d+$", "--max-restarts=0")

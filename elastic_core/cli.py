@@ -102,13 +102,13 @@ def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseE
     path = settings.result_file
     if path is None:
         return _error_of(reading, manager, history)
-    from elastic_core import report, result_file
+    from elastic_core import report
 
-    result_file.check_writable(path)
+    report.check_writable(path)
     error = _error_of(reading, manager, history)
     code = report.exit_code_of(error) if error else ExitCode.SUCCESS
     try:
-        result_file.write(path, result_file.outcome(settings.rdzv_id or "", code, error, history))
+        report.write_result(path, report.outcome(settings.rdzv_id or "", code, error, history))
     except Exception as failed:  # noqa: BLE001 - keep the job's exit code
         why = (isinstance(failed, OSError) and failed.strerror) or f"{type(failed).__name__}: {failed}"
         _complain(f"elastic: the job has ended, but its outcome could not be written to {path}: {why}")
@@ -189,14 +189,14 @@ def stop(argv: Sequence[str]) -> None:
 
 def serve(argv: Sequence[str]) -> None:
     """Run `elastic serve`."""
-    from elastic_core.compat import choices
+    from elastic_core import compat
     from elastic_core.operate import serve as serving
     from elastic_core.operate.commands import REQUIRED_FOR_SERVE, ROOM, SERVE
 
     manager, reading = _read_command(SERVE, argv, REQUIRED_FOR_SERVE)
     values = reading.values
     _configure_log(values["log_format"], values["log_level"], manager, reading.left_out)
-    backend, endpoint = values["rdzv_backend"] or choices.BACKEND, serving.serving_endpoint(values["rdzv_endpoint"])
+    backend, endpoint = values["rdzv_backend"] or compat.BACKEND, serving.serving_endpoint(values["rdzv_endpoint"])
     serving.serve(serving.server_of(backend, endpoint, max(values["nnodes"].max, ROOM), manager))
 
 

@@ -1,10 +1,15 @@
-"""Provides the time. Only this module reads the system's clocks. All other modules receive a `Clock` or the current
-instant."""
+"""Provides the time, and the pauses between attempts. Only this module reads the system's clocks. All other modules
+receive a `Clock` or the current instant."""
 
 from __future__ import annotations
 
 import time
-from typing import NewType, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NewType, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 Instant = NewType("Instant", float)
 """Seconds on one process's monotonic clock. Never sent to other processes, where they would be meaningless."""
@@ -46,3 +51,46 @@ def earliest(*instants: Instant | None) -> Instant | None:
 def later(instant: Instant, duration: Duration) -> Instant:
     """Return the instant `duration` seconds after `instant`."""
     return Instant(instant + duration)
+
+
+T = TypeVar("T")
+
+MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
+"""Errors that are usually due to a mistake in the code, so that retrying would be pointless."""
+_MANY = 64  # an exponent that cannot make a float overflow
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """Determines the pause after each of several consecutive failed attempts.
+
+    Args:
+        first, longest: the first and the longest pause, in seconds.
+        factor: each pause is this many times as long as the previous one.
+    """
+
+    first: Duration
+    longest: Duration
+    factor: float = 2.0
+
+    def pause(self, attempts: int) -> Duration:
+        """Return the pause in seconds after this many failed attempts."""
+        if attempts <= 0:
+            return 0.0
+        grown: Duration = self.first * self.factor ** min(attempts - 1, _MANY)
+        return min(grown, self.longest)
+
+
+class TooManyRefusals(Exception):
+    """The value could not be written, because other writers were always faster."""
+
+
+def swapped(change: Callable[[], T | None], attempts: int) -> T:
+    """Change a shared value by compare-and-swap. `change` reads the value, decides, and writes the new value in place
+    of the value that it read. If the write is refused because another writer was faster, `change` must return None, and
+    is called again. Returns the first result that is not None. Raises TooManyRefusals after `attempts` attempts."""
+    for _ in range(attempts):
+        done = change()
+        if done is not None:
+            return done
+    raise TooManyRefusals(f"could not write within {attempts} attempts, because other writers were always faster")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elastic_core.support.lazy import lazy_names as lazy_names
+from elastic_core.support.imports import lazy_names as lazy_names
 
 if TYPE_CHECKING:
     # fmt: off
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         RankPolicyRecord as RankPolicyRecord, Record as Record, RendezvousBackendRecord as RendezvousBackendRecord,
         StoreRecord as StoreRecord, WatchdogRecord as WatchdogRecord, WorkerStarterRecord as WorkerStarterRecord
     )
-    from elastic_core.hooks.backend_options import BACKEND_OPTIONS as BACKEND_OPTIONS
+    from elastic_core.hooks.options import BACKEND_OPTIONS as BACKEND_OPTIONS
     from elastic_core.hooks.options import find_option as find_option, type_options as type_options
     from elastic_core.config.settings import Settings as Settings
     from elastic_core.errors import (
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
         RestartDecided as RestartDecided, RoundFormed as RoundFormed, WorkerExited as WorkerExited,
         WorkerFailed as WorkerFailed, WorkersStarted as WorkersStarted
     )
-    from elastic_core.interfaces.notices import Notice as Notice, Notices as Notices, Pause as Pause
-    from elastic_core.hooks.context import Context as Context
+    from elastic_core.interfaces.node import Notice as Notice, Notices as Notices, Pause as Pause
+    from elastic_core.hooks.records import Context as Context
     from elastic_core.events import Event as Event, register_handler as register_handler
     from elastic_core.interfaces.node import (
         Candidate as Candidate, Member as Member, Node as Node, RankPolicy as RankPolicy, Round as Round
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         RendezvousParameters as RendezvousParameters, RendezvousStoreInfo as RendezvousStoreInfo,
         RoundHandler as RoundHandler
     )
-    from elastic_core.interfaces.store import Store as Store, StoreServer as StoreServer
+    from elastic_core.interfaces.backend import Store as Store, StoreServer as StoreServer
     from elastic_core.rendezvous.registry import RendezvousHandlerRegistry as RendezvousHandlerRegistry
     from elastic_core.rendezvous.handler import create_handler as create_handler
     from elastic_core.rendezvous.settings import (
@@ -75,13 +75,13 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.versions import is_wait_timeout as is_wait_timeout, peek as peek
     from elastic_core.support.workers_store import BACKLOG as BACKLOG, WorkersStore as WorkersStore
     from elastic_core.support.tcp_store import start_tcp_store as start_tcp_store
-    from elastic_core.interfaces.watchdog import Expiry as Expiry, Watchdog as Watchdog, WatchedWorker as WatchedWorker
+    from elastic_core.interfaces.workers import Expiry as Expiry, Watchdog as Watchdog, WatchedWorker as WatchedWorker
     from elastic_core.watchdog.guard import (
         CLIENT_VARIABLE as CLIENT_VARIABLE, TimerClient as TimerClient, TimerRequest as TimerRequest,
         configure as configure, expires as expires
     )
     from elastic_core.watchdog.deadlines import Deadlines as Deadlines, Timer as Timer
-    from elastic_core.watchdog.process import process_runs as process_runs, process_start_time as process_start_time
+    from elastic_core.watchdog.deadlines import process_runs as process_runs, process_start_time as process_start_time
     from elastic_core.interfaces.health import (
         CheckLevel as CheckLevel, CheckMoment as CheckMoment, CheckResult as CheckResult, CheckStatus as CheckStatus,
         AgentPhase as AgentPhase, AgentStatus as AgentStatus, AgentView as AgentView,
@@ -114,7 +114,7 @@ if TYPE_CHECKING:
         try_connect as try_connect
     )
     from elastic_core.support.bounded import BackgroundCall as BackgroundCall, CallTimeout as CallTimeout
-    from elastic_core.support.retry import Backoff as Backoff
+    from elastic_core.clock import Backoff as Backoff
     from elastic_core.support.forks import drop_in_forks as drop_in_forks, stop_dropping as stop_dropping
     from elastic_core.support.helper import HelperProcess as HelperProcess
     from elastic_core.support.files import (
@@ -123,7 +123,7 @@ if TYPE_CHECKING:
     from elastic_core.support.secret_files import (
         keep_memory_private as keep_memory_private, read_secret as read_secret
     )
-    from elastic_core.quiet_import import import_with as import_with
+    from elastic_core.support.imports import import_with as import_with
     from elastic_core.text import in_one_line as in_one_line
     # isort: on
     # fmt: on
@@ -133,10 +133,9 @@ _HOMES = {
     "elastic_core.hooks.spec": "hookimpl",
     "elastic_core.hooks.records": (
         "Option Record RendezvousBackendRecord StoreRecord WatchdogRecord HealthEndpointRecord "
-        "WorkerStarterRecord RankPolicyRecord CommandRecord HealthCheckRecord NoticeRecord"
+        "WorkerStarterRecord RankPolicyRecord CommandRecord HealthCheckRecord NoticeRecord Context"
     ),
-    "elastic_core.hooks.backend_options": "BACKEND_OPTIONS",
-    "elastic_core.hooks.options": "find_option type_options",
+    "elastic_core.hooks.options": "find_option type_options BACKEND_OPTIONS",
     "elastic_core.config.settings": "Settings",
     # errors, log and time
     "elastic_core.errors": (
@@ -144,23 +143,21 @@ _HOMES = {
         "RendezvousClosedError RendezvousConnectionError RendezvousStateError RendezvousTimeoutError"
     ),
     "elastic_core.log": "get_logger",
-    "elastic_core.clock": "Clock SystemClock Instant Duration later",
+    "elastic_core.clock": "Clock SystemClock Instant Duration later Backoff",
     # facts and context for the hooks of a running job
     "elastic_core.interfaces.observer": (
         "RoundFormed WorkersStarted WorkerExited WorkerFailed RestartDecided PhaseChanged Recovered AgentFinished"
     ),
-    "elastic_core.interfaces.notices": "Notice Notices Pause",
-    "elastic_core.hooks.context": "Context",
     "elastic_core.events": "Event register_handler",
     # rendezvous backends and stores
-    "elastic_core.interfaces.node": "Node Member Round Candidate RankPolicy",
+    "elastic_core.interfaces.node": "Node Member Round Candidate RankPolicy Notice Notices Pause",
     "elastic_core.interfaces.backend": (
-        "RendezvousBackend RosterBackend RoundStores Token Announced EntryDroppedError ForeignStateError"
+        "RendezvousBackend RosterBackend RoundStores Token Announced EntryDroppedError ForeignStateError "
+        "Store StoreServer"
     ),
     "elastic_core.interfaces.handler": (
         "RendezvousHandler RoundHandler RendezvousParameters RendezvousInfo RendezvousStoreInfo Outcome"
     ),
-    "elastic_core.interfaces.store": "Store StoreServer",
     "elastic_core.rendezvous.registry": "RendezvousHandlerRegistry",
     "elastic_core.rendezvous.handler": "create_handler",
     "elastic_core.rendezvous.settings": (
@@ -174,11 +171,9 @@ _HOMES = {
     "elastic_core.rendezvous.versions": "is_wait_timeout peek",
     "elastic_core.support.workers_store": "WorkersStore BACKLOG",
     "elastic_core.support.tcp_store": "start_tcp_store",
-    # watchdogs
-    "elastic_core.interfaces.watchdog": "Watchdog WatchedWorker Expiry",
+    # timers
     "elastic_core.watchdog.guard": "TimerClient TimerRequest configure expires CLIENT_VARIABLE",
-    "elastic_core.watchdog.deadlines": "Deadlines Timer",
-    "elastic_core.watchdog.process": "process_runs process_start_time",
+    "elastic_core.watchdog.deadlines": "Deadlines Timer process_runs process_start_time",
     # health endpoints
     "elastic_core.interfaces.health": (
         "CheckLevel CheckMoment CheckResult CheckStatus HealthCheckServer AgentView AgentStatus AgentPhase "
@@ -186,7 +181,7 @@ _HOMES = {
     ),
     "elastic_core.health": "Probe live ready",
     # worker starters
-    "elastic_core.interfaces.workers": "Starter Work Launch Child RoundPlan WorkerRanks",
+    "elastic_core.interfaces.workers": "Starter Work Launch Child RoundPlan WorkerRanks Watchdog WatchedWorker Expiry",
     "elastic_core.workers.process": "CommandStarter cannot_run reap_child substitute_local_rank",
     "elastic_core.workers.functions": "FunctionStarter pickled_process read_function_result run_script",
     "elastic_core.workers.numa": "bound_to_cpus",
@@ -201,12 +196,11 @@ _HOMES = {
     ),
     # threads, processes, files and text
     "elastic_core.support.bounded": "BackgroundCall CallTimeout",
-    "elastic_core.support.retry": "Backoff",
     "elastic_core.support.forks": "drop_in_forks stop_dropping",
     "elastic_core.support.helper": "HelperProcess",
     "elastic_core.support.files": "distrust_reason open_regular open_to_append",
     "elastic_core.support.secret_files": "read_secret keep_memory_private",
-    "elastic_core.quiet_import": "import_with",
+    "elastic_core.support.imports": "import_with",
     "elastic_core.text": "in_one_line",
 }
 

@@ -18,7 +18,7 @@ from elastic_core.errors import ChildFailedError, ConfigurationError, PluginErro
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.observer import WorkersStarted
-from elastic_core.interfaces.watchdog import Expiry
+from elastic_core.interfaces.workers import Expiry
 from elastic_core.workers.numa import Cpu, Machine, read_machine
 
 pytestmark = pytest.mark.integration
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.integration
 PLUGIN = '''
 """Brings one of everything, and keeps a diary."""
 
-from elastic_core.builtin.local import LocalRendezvousHandler
+from elastic_core.builtin import LocalRendezvousHandler
 from elastic_core.hooks import (
     HealthEndpointRecord, Option, RendezvousBackendRecord, WatchdogRecord, hookimpl
 )
 from elastic_core.interfaces.health import HealthCheckServer
-from elastic_core.interfaces.watchdog import Watchdog
+from elastic_core.interfaces.workers import Watchdog
 
 diary = []
 broken = {}

@@ -414,7 +414,7 @@ def test_closed_pipe_never_raises(output):
 UNASKED = """
 import sys
 from elastic_core import log
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.rendezvous import RendezvousParameters, create_handler
 from elastic_testing import MemoryBackend, SharedMemory, eventually
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from elastic_core.quiet_import import import_with
+from elastic_core.support.imports import import_with
 
 pytestmark = pytest.mark.integration
 
@@ -27,7 +27,7 @@ def says(tmp_path):
     (tmp_path / "broken_reader.py").write_text("1 / 0")
 
     def run(code, **environment):
-        code = f"import os, sys; from elastic_core.quiet_import import import_with\n{code}"
+        code = f"import os, sys; from elastic_core.support.imports import import_with\n{code}"
         done = subprocess.run(
             [sys.executable, "-c", code],
             env={**os.environ, "PYTHONPATH": str(tmp_path), **environment},

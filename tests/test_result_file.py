@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from elastic_core import result_file
+from elastic_core import report
 from elastic_core.errors import ChildFailedError, ConfigurationError, ProcessFailure, UnkillableWorkersError
 from elastic_core.interfaces.observer import AgentFinished, RoundFormed, WorkersStarted
 from elastic_core.observers import History
@@ -43,7 +43,7 @@ def finish(history, state="SUCCEEDED", reason="every worker succeeded"):
 
 
 def test_success_is_written(history):
-    content = result_file.outcome("job", 0, None, finish(history))
+    content = report.outcome("job", 0, None, finish(history))
     assert {key: content[key] for key in list(KEYS)[:8]} == {
         "version": 1,
         "run_id": "job",
@@ -58,7 +58,7 @@ def test_success_is_written(history):
 
 def test_failure_is_written(history):
     error = ChildFailedError("train.py", {1: FAILURE})
-    content = result_file.outcome("job", 1, error, finish(history, "FAILED", "no restart is allowed"))
+    content = report.outcome("job", 1, error, finish(history, "FAILED", "no restart is allowed"))
     assert (content["state"], content["exit_code"], content["reason"]) == ("FAILED", 1, "no restart is allowed")
     assert content["error"] == {"type": "ChildFailedError", "message": "train.py failed: rank 1: killed by SIGKILL"}
     assert (content["first_failure"]["signal"], content["first_failure"]["stderr_tail"]) == ("SIGKILL", ["last"])
@@ -67,11 +67,11 @@ def test_failure_is_written(history):
 def test_unkillable_workers_do_not_hide_failures(history):
     error = UnkillableWorkersError("left behind")
     error.failures = {1: FAILURE}
-    assert result_file.outcome("job", 6, error, history)["first_failure"]["global_rank"] == 1
+    assert report.outcome("job", 6, error, history)["first_failure"]["global_rank"] == 1
 
 
 def test_run_that_never_started_has_failed():
-    content = result_file.outcome("job", 2, ConfigurationError(), History())
+    content = report.outcome("job", 2, ConfigurationError(), History())
     assert (content["state"], content["restart_count"], content["rounds"]) == ("FAILED", 0, [])
     assert content["error"]["type"] == "ConfigurationError"
 
@@ -79,7 +79,7 @@ def test_run_that_never_started_has_failed():
 @pytest.mark.parametrize("error", [None, ChildFailedError("x", {1: FAILURE}), ValueError("boom")])
 def test_content_matches_the_schema(error, history, tmp_path):
     path = tmp_path / "result.json"
-    result_file.write(path, result_file.outcome("job", 0 if error is None else 1, error, finish(history)))
+    report.write_result(path, report.outcome("job", 0 if error is None else 1, error, finish(history)))
     content = json.loads(path.read_text())
     assert list(content) == list(KEYS)
     assert all(isinstance(content[key], kind) for key, kind in KEYS.items())
@@ -89,7 +89,7 @@ def test_file_is_replaced_atomically(tmp_path):
     path = tmp_path / "result.json"
     path.write_text("old")
     with path.open() as reader:
-        result_file.write(path, {"version": 1})
+        report.write_result(path, {"version": 1})
         assert reader.read() == "old"  # an open file keeps the complete old content
     assert json.loads(path.read_text()) == {"version": 1}
     assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
@@ -101,14 +101,14 @@ def test_failed_write_leaves_only_the_old_file(tmp_path):
     circular = []
     circular.append(circular)
     with pytest.raises(ValueError, match="Circular"):
-        result_file.write(path, {"version": circular})
+        report.write_result(path, {"version": circular})
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("result.json", "old")]
 
 
 def test_non_json_numbers_become_text(tmp_path):
     path = tmp_path / "result.json"
     data = {"loss": float("nan"), "norms": [float("inf"), -float("inf"), 1e300]}
-    result_file.write(path, {"first_failure": ProcessFailure(0, 7, 1, error_file_data=data).as_dict()})
+    report.write_result(path, {"first_failure": ProcessFailure(0, 7, 1, error_file_data=data).as_dict()})
 
     def refuse(word):
         raise AssertionError(f"{word} is no JSON")
@@ -121,8 +121,8 @@ def test_symbolic_link_is_kept(tmp_path):
     target, link = tmp_path / "kept" / "result.json", tmp_path / "latest.json"
     target.parent.mkdir()
     link.symlink_to(target)
-    result_file.check_writable(link)
-    result_file.write(link, {"version": 1})
+    report.check_writable(link)
+    report.write_result(link, {"version": 1})
     assert link.is_symlink()
     assert json.loads(target.read_text()) == {"version": 1}
 
@@ -132,8 +132,8 @@ def test_pipe_or_device_is_written_to(tmp_path):
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        result_file.check_writable(pipe)
-        result_file.write(pipe, {"version": 1})
+        report.check_writable(pipe)
+        report.write_result(pipe, {"version": 1})
         assert json.loads(os.read(reader, 4096)) == {"version": 1}
     finally:
         os.close(reader)
@@ -143,7 +143,7 @@ def test_pipe_or_device_is_written_to(tmp_path):
 @pytest.mark.parametrize("name", ["new.json", "old.json"])
 def test_writable_path_is_accepted(name, tmp_path):
     (tmp_path / "old.json").write_text("old")
-    result_file.check_writable(tmp_path / name)
+    report.check_writable(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_unwritable_path_is_an_error(name, found, tmp_path):
     (tmp_path / "folder").mkdir()
     path = tmp_path / name
     with pytest.raises(ConfigurationError) as refused:
-        result_file.check_writable(path)
+        report.check_writable(path)
     assert str(refused.value) == f"--result-file: cannot write to {path}: {found}; choose another file"
 
 
@@ -162,4 +162,4 @@ def test_unwritable_path_is_an_error(name, found, tmp_path):
 def test_read_only_folder_is_an_error(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(ConfigurationError, match="not a writable file"):
-        result_file.check_writable(tmp_path / "result.json")
+        report.check_writable(tmp_path / "result.json")

@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     from elastic_core.agent.interface import WorkerSpec
     from elastic_core.agent.supervise import Decision
     from elastic_core.clock import Clock
+    from elastic_core.interfaces.backend import Store
     from elastic_core.interfaces.handler import RendezvousInfo
-    from elastic_core.interfaces.notices import Notice
+    from elastic_core.interfaces.node import Notice
     from elastic_core.interfaces.observer import Observer
-    from elastic_core.interfaces.store import Store
-    from elastic_core.interfaces.watchdog import Expiry
+    from elastic_core.interfaces.workers import Expiry
 
 T = TypeVar("T")
 Ended = tuple[RunResult, str]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from elastic_core.agent.event_queue import EventQueue
     from elastic_core.clock import Clock, Duration
-    from elastic_core.interfaces.store import Store
+    from elastic_core.interfaces.backend import Store
     from elastic_core.interfaces.workers import WorkerProcesses
 
 _OWN, _AGREED = "elastic/stop/{rank}", "elastic/stop/at"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from elastic_core.clock import Clock, Duration, Instant
-    from elastic_core.interfaces.watchdog import Expiry
+    from elastic_core.interfaces.workers import Expiry
 
 _LONGEST_WAIT: Duration = 3600.0  # seconds; bounded, so that a lost wake-up costs at most an hour
 # Seconds. One Ctrl-C may arrive twice, from the terminal and from a wrapper (tox, timeout). systemd may send SIGHUP

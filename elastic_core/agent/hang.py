@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import later
-from elastic_core.interfaces.watchdog import Expiry
+from elastic_core.interfaces.workers import Expiry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

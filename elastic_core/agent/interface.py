@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration
     from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.backend import Store
     from elastic_core.interfaces.handler import RendezvousHandler
-    from elastic_core.interfaces.store import Store
 
 DEFAULT_ROLE = "default"
 

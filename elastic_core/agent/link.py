@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from elastic_core.agent.interface import WorkerSpec
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.backend import Store
     from elastic_core.interfaces.handler import RendezvousHandler
     from elastic_core.interfaces.health import StopStatus
-    from elastic_core.interfaces.store import Store
 
 LEAVE_PATIENCE: Duration = 2.0  # how long notifying the other nodes may delay the stop of the workers
 LONGEST_INTERVAL: Duration = 1.0  # between two polls

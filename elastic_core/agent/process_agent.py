@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from elastic_core.agent.interface import WorkerGroup, WorkerSpec
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.interfaces.observer import EnvironmentContributor, Observer
-    from elastic_core.interfaces.watchdog import Expiry
-    from elastic_core.interfaces.workers import WorkerExit, WorkerProcesses
+    from elastic_core.interfaces.workers import Expiry, WorkerExit, WorkerProcesses
 
 _AGREEING: Duration = 5.0  # how long workers that are being stopped wait for the other nodes' steps
 _ASKING: Duration = 2.0  # how long the agent keeps asking workers that hang at the same time for their stacks

@@ -8,15 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.hooks.backend_options import BACKEND_OPTIONS
+from elastic_core.hooks.options import BACKEND_OPTIONS
 from elastic_core.hooks.records import Option, RendezvousBackendRecord
 from elastic_core.support.addresses import split_host_port
 
 if TYPE_CHECKING:
-    from elastic_core.hooks.context import Context
-    from elastic_core.hooks.records import StoreRecord
+    from elastic_core.hooks.records import Context, StoreRecord
+    from elastic_core.interfaces.backend import Store
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
-    from elastic_core.interfaces.store import Store
     from elastic_core.rendezvous.store_backend import StoreBackend
 
 OUTAGE_GRACE = Option(

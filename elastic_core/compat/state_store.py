@@ -13,14 +13,13 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import SystemClock, later
+from elastic_core.clock import Backoff, SystemClock, TooManyRefusals, later, swapped
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.backend import RosterBackend
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.seal import SignedBackend
 from elastic_core.rendezvous.store_backend import StoreBackend
 from elastic_core.rendezvous.store_connection import StoreConnection
-from elastic_core.support.retry import Backoff, TooManyRefusals, swapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +36,7 @@ _PAUSES = Backoff(first=0.02, longest=1.0, factor=1.5)
 
 
 class StateStore:
-    """An `interfaces.store.Store` that keeps all its keys in one state of `backend`, which is read and written as a
+    """An `interfaces.backend.Store` that keeps all its keys in one state of `backend`, which is read and written as a
     whole. The store is meant for the few small values of a rendezvous, not for data. Thread-safe. While the store waits
     for a key from another process, it polls the state. The pauses between polls grow from 0.02 s to 1 s.
 

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.handler import RendezvousHandler
     from elastic_core.interfaces.health import HealthCheckServer
     from elastic_core.interfaces.observer import EnvironmentContributor, Observer
-    from elastic_core.interfaces.watchdog import Watchdog
-    from elastic_core.interfaces.workers import RoundPlan
+    from elastic_core.interfaces.workers import RoundPlan, Watchdog
     from elastic_core.log import EventName
     from elastic_core.workers.logs_specs import LogsSpecs
 

@@ -8,8 +8,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from elastic_core import events
-from elastic_core.compat import choices
+from elastic_core import compat, events
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ConfigurationError, ElasticError, PluginError, Problem
@@ -33,13 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from elastic_core.config import Settings
-    from elastic_core.hooks.context import Context
     from elastic_core.hooks.manager import PluginManager
+    from elastic_core.hooks.records import Context
     from elastic_core.interfaces.handler import RendezvousHandler
     from elastic_core.interfaces.health import AgentView, HealthCheckServer
     from elastic_core.interfaces.node import Node, RankPolicy
-    from elastic_core.interfaces.watchdog import Watchdog
-    from elastic_core.interfaces.workers import Starter, Work
+    from elastic_core.interfaces.workers import Starter, Watchdog, Work
 
 _ALONE = "local"  # the backend of single-node jobs
 _HEALTH_TIMEOUT = 30.0  # seconds without an iteration of its loop after which the agent is reported as stuck
@@ -59,12 +57,12 @@ def selections(settings: Settings, origins: Mapping[str, str]) -> Iterator[Selec
         yield Selection(WatchdogRecord, settings.watchdog, settings.watchdog_conf, place("watchdog_conf"))
     if settings.health is not None:
         yield Selection(HealthEndpointRecord, settings.health, settings.health_conf, place("health_conf"))
-    name = choices.WARM_STARTER if settings.warm_start else settings.worker_starter
+    name = compat.WARM_STARTER if settings.warm_start else settings.worker_starter
     if name is None and settings.worker_starter_conf:
         name = "subprocess"  # the default for scripts
     if name is not None:
         cache, excluded = settings.warm_start_cache, " ".join(settings.warm_start_exclude)
-        warm = {"cache": cache and str(cache), "exclude": excluded or None} if name == choices.WARM_STARTER else {}
+        warm = {"cache": cache and str(cache), "exclude": excluded or None} if name == compat.WARM_STARTER else {}
         yield Selection(WorkerStarterRecord, name, settings.worker_starter_conf, place("worker_starter_conf"), warm)
 
 

@@ -4,7 +4,6 @@ Start with `settings` (the table), then `reading` (how the sources are combined)
 """
 
 from elastic_core.config.command import Command, CommandReading, command_of, read_command
-from elastic_core.config.environment import from_environment, from_torchrun
 from elastic_core.config.reading import (
     RESERVED,
     Reading,
@@ -13,6 +12,7 @@ from elastic_core.config.reading import (
     settings_from,
 )
 from elastic_core.config.settings import SPECS, Settings
+from elastic_core.config.sources import from_environment, from_torchrun
 from elastic_core.config.spec import Spec, specs_of_options
 from elastic_core.config.values import NodeRange, Std, StreamMap
 

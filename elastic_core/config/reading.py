@@ -14,13 +14,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.config.environment import fallbacks, from_environment
 from elastic_core.config.file import RENDEZVOUS, ConfigFile, config_file
-from elastic_core.config.flags import CommandLine, read_on
-from elastic_core.config.resolve import resolve
-from elastic_core.config.rules import broken_rules, script_problems
+from elastic_core.config.resolve import broken_rules, resolve, script_problems
 from elastic_core.config.schedulers import scheduler_problems
 from elastic_core.config.settings import SPECS, Settings
+from elastic_core.config.sources import CommandLine, fallbacks, from_environment, read_on
 from elastic_core.config.spec import DEFAULT, Findings, RawValue, Spec, specs_of_options
 from elastic_core.errors import ConfigurationError, Problem
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003
 from typing import Any
 
-from elastic_core.compat import choices
+from elastic_core import compat
 from elastic_core.config.spec import Spec, setting, specs_of
 from elastic_core.config.values import (
     NodeRange,
@@ -341,7 +341,7 @@ class Settings:
         "health endpoint of this agent; none to disable; defaults to http if --health-port is set",
         "NAME",
         torchrun=False,
-        also_reads={"TORCHELASTIC_HEALTH_CHECK_PORT": lambda _: choices.HEALTH_ENDPOINT},
+        also_reads={"TORCHELASTIC_HEALTH_CHECK_PORT": lambda _: compat.HEALTH_ENDPOINT},
     )
     health_port: int | None = setting(
         None,

@@ -3,7 +3,7 @@ names."""
 
 from typing import TYPE_CHECKING
 
-from elastic_core.support.lazy import lazy_names
+from elastic_core.support.imports import lazy_names
 
 if TYPE_CHECKING:
     from elastic_core.health.server import HealthCheckServer, Probe, create_healthcheck_server, live, ready

@@ -1,22 +1,182 @@
-"""The status board: an observer that keeps the agent's status for health endpoints in other threads."""
+"""The status board: an observer that keeps the agent's status for health endpoints in other threads. The functions that
+apply a fact to a status have no side effects: the new status depends only on the old status, the fact, and the time
+(seconds since the epoch)."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
-from elastic_core.health.changes import RecoveryMarks, after, recovered
-from elastic_core.interfaces.health import AgentPhase, AgentStatus
-from elastic_core.interfaces.observer import PhaseChanged, Recovered
+from elastic_core.interfaces.health import AgentPhase, AgentStatus, Recovery, RoundStatus, WorkerStatus
+from elastic_core.interfaces.observer import (
+    AgentFinished,
+    PhaseChanged,
+    Recovered,
+    RestartDecided,
+    RoundFormed,
+    WorkerExited,
+    WorkerFailed,
+    WorkersStarted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elastic_core.clock import Clock
+    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.health import CheckStatus
     from elastic_core.interfaces.observer import Fact, Observer
+
+KEPT = 100
+"""The number of rounds and of recoveries that a status keeps. Older ones are dropped."""
+
+_ENDING = (AgentPhase.STOPPING, AgentPhase.DRAINING)
+
+
+def after(status: AgentStatus, fact: Fact, now: float) -> AgentStatus:
+    """Return the status after this fact."""
+    match fact:
+        case RoundFormed():
+            return _round_formed(status, fact, now)
+        case WorkersStarted(pids=pids, ranks=ranks):
+            workers = (WorkerStatus(rank, ranks.get(rank, -1), pid, "running") for rank, pid in sorted(pids.items()))
+            return replace(status, workers=tuple(workers))
+        case WorkerExited():
+            state = "failed" if fact.exitcode else "succeeded"
+            return _with_workers(status, lambda worker: state if worker.local_rank == fact.local_rank else worker.state)
+        case WorkerFailed():
+            return _worker_failed(status, fact.failure)
+        case RestartDecided():
+            return _restart_decided(status, fact, now)
+        case AgentFinished():
+            status = replace(status, restart_count=fact.restart_count)
+            return _with_round_ended(status, fact.reason, now, fact.state.lower())
+        case PhaseChanged():
+            return _phase_changed(status, fact, now)
+        case Recovered():
+            return status
+
+
+def _round_formed(status: AgentStatus, fact: RoundFormed, now: float) -> AgentStatus:
+    members = tuple(fact.formed.members) if fact.formed else ()
+    formed = RoundStatus(
+        number=fact.round,
+        nodes=fact.group_world_size,
+        group_rank=fact.group_rank,
+        world_size=sum(member.local_world_size for member in members),
+        formed_at=now,
+        formed_because=fact.formed.reason if fact.formed else "",
+        rendezvous=fact.seconds,
+    )
+    return replace(
+        status,
+        round=fact.round,
+        group_rank=fact.group_rank,
+        members=members,
+        restart_count=fact.formed.restart_count if fact.formed else status.restart_count,
+        workers=(),
+        rounds=(*status.rounds, formed)[-KEPT:],
+    )
+
+
+def _worker_failed(status: AgentStatus, failure: ProcessFailure) -> AgentStatus:
+    """Keep the round's first failure in `last_failure`, because it is the root cause."""
+    last = status.last_failure
+    if last is None or last.round != failure.round or (last.caused_by is not None and failure.caused_by is None):
+        status = replace(status, last_failure=failure)
+    return _with_workers(status, lambda worker: "failed" if worker.pid == failure.pid else worker.state)
+
+
+def _restart_decided(status: AgentStatus, fact: RestartDecided, now: float) -> AgentStatus:
+    counts = Counter(dict(status.restarts))
+    counts[fact.cause] += 1
+    restarts = tuple(sorted(counts.items()))
+    status = replace(status, restarts=restarts, restart_count=fact.restart_count, max_restarts=fact.max_restarts)
+    return _with_round_ended(status, fact.reason, now, fact.cause)
+
+
+def _phase_changed(status: AgentStatus, fact: PhaseChanged, now: float) -> AgentStatus:
+    """Apply a change of phase. Stopping or draining ends the round, unless the node is waiting for the next round."""
+    if fact.phase in _ENDING and status.phase is not AgentPhase.JOINING:
+        status = _with_round_ended(status, fact.reason, now)
+    since = status.phase_since if fact.phase is status.phase else now
+    status = replace(status, phase=fact.phase, phase_since=since, reason=fact.reason, stop=fact.stop)
+    if fact.phase is AgentPhase.FINISHING:
+        return _with_running(status, "succeeded")
+    if fact.phase in (AgentPhase.JOINING, AgentPhase.FINISHED):
+        return _with_running(status, "stopped")
+    return status
+
+
+def recovered(status: AgentStatus, parts: Parts, now: float) -> AgentStatus:
+    """Return the status with a record of the recovery in which the last round replaced the one before it."""
+    before = status.rounds[-2] if len(status.rounds) > 1 else None
+    cause, reason = (before.cause, before.ended_because) if before else ("", "")
+    recovery = Recovery(status.round, cause, reason, now, *parts)
+    return replace(status, recoveries=(*status.recoveries, recovery)[-KEPT:])
+
+
+def _with_round_ended(status: AgentStatus, because: str, now: float, cause: str = "") -> AgentStatus:
+    """Return the status after the last round has ended. An earlier cause of its end is kept."""
+    if not status.rounds or status.rounds[-1].cause:
+        return status
+    last = status.rounds[-1]
+    ended_at = now if last.ended_at is None else last.ended_at
+    ended = replace(last, ended_at=ended_at, ended_because=because, cause=cause)
+    return replace(status, rounds=(*status.rounds[:-1], ended))
+
+
+def _with_running(status: AgentStatus, state: str) -> AgentStatus:
+    return _with_workers(status, lambda worker: state if worker.state == "running" else worker.state)
+
+
+def _with_workers(status: AgentStatus, state_of: Callable[[WorkerStatus], str]) -> AgentStatus:
+    workers = tuple(replace(worker, state=state_of(worker)) for worker in status.workers)
+    return replace(status, workers=workers)
+
+
+class Parts(NamedTuple):
+    """The durations of a recovery's parts (see `interfaces.health.Recovery`)."""
+
+    detect: Duration
+    stop: Duration
+    rendezvous: Duration
+    start: Duration
+
+
+@dataclass(frozen=True)
+class RecoveryMarks:
+    """The times at which the parts of the current recovery began, on the agent's clock. None means "not yet"."""
+
+    sign: Instant | None = None
+    stop: Instant | None = None
+    join: Instant | None = None
+    start: Instant | None = None
+
+    def after(self, fact: PhaseChanged) -> RecoveryMarks:
+        """Return the marks after a phase change. A phase begins when it is first reported. When the workers run again,
+        or the node leaves or finishes, all marks are cleared."""
+        if fact.phase is AgentPhase.STOPPING and self.stop is None:
+            sign = fact.at if fact.sign is None else min(fact.sign, fact.at)
+            return RecoveryMarks(sign, fact.at)
+        if fact.phase is AgentPhase.JOINING and self.stop is not None and self.join is None:
+            return replace(self, join=fact.at)
+        if fact.phase is AgentPhase.STARTING and self.join is not None:
+            return replace(self, start=fact.at)
+        if fact.phase in (AgentPhase.RUNNING, AgentPhase.DRAINING, AgentPhase.FINISHED):
+            return RecoveryMarks()
+        return self
+
+    def parts(self, fact: PhaseChanged) -> Parts | None:
+        """Return the parts of the recovery that this phase completes, or None if it completes none."""
+        if fact.phase is not AgentPhase.RUNNING or self.sign is None or self.stop is None:
+            return None
+        if self.join is None or self.start is None:
+            return None
+        return Parts(self.stop - self.sign, self.join - self.stop, self.start - self.join, fact.at - self.start)
 
 
 class StatusBoard:
@@ -58,7 +218,7 @@ class StatusBoard:
 
         Args:
             loop_alive_at: returns the time at which the agent's loop last completed an iteration.
-            faults: the `fault` method of each watchdog (see `interfaces.watchdog.Watchdog.fault`).
+            faults: the `fault` method of each watchdog (see `interfaces.workers.Watchdog.fault`).
             template_pid: returns the process id of the worker starter's template process.
             not_signed: returns how many values without a valid signature the rendezvous has found.
             on_recovered: called in the agent's thread with each recovery.

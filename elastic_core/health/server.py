@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from elastic_core import compat
 from elastic_core.clock import SystemClock
-from elastic_core.compat import choices
 from elastic_core.interfaces import health
 from elastic_core.interfaces.health import AgentPhase, AgentStatus, CheckStatus
 
@@ -99,12 +99,11 @@ def create_healthcheck_server(alive_callback: Callable[[], float], port: int, ti
 
 
 def _make(alive_callback: Callable[[], float], port: int, timeout: Duration) -> health.HealthCheckServer:
-    from elastic_core.hooks.context import Context
     from elastic_core.hooks.manager import PluginManager  # slow to import: it scans the installed distributions
     from elastic_core.hooks.options import type_options
-    from elastic_core.hooks.records import HealthEndpointRecord
+    from elastic_core.hooks.records import Context, HealthEndpointRecord
 
-    record = PluginManager.load(os.environ).select(HealthEndpointRecord, choices.HEALTH_ENDPOINT)
+    record = PluginManager.load(os.environ).select(HealthEndpointRecord, compat.HEALTH_ENDPOINT)
     options, _ = type_options(record.options, {}, "create_healthcheck_server")
     return record.factory(Context(options=options), _CallbackView(alive_callback), port, timeout)
 

@@ -11,12 +11,11 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.hooks.context import Context
 from elastic_core.hooks.discovery import InvalidPlugin, described_error
-from elastic_core.hooks.records import HealthCheckRecord, NoticeRecord, kind_of
+from elastic_core.hooks.records import Context, HealthCheckRecord, NoticeRecord, kind_of
 from elastic_core.hooks.selection import attributed
 from elastic_core.interfaces.health import HealthCheck
-from elastic_core.interfaces.notices import Notice
+from elastic_core.interfaces.node import Notice
 from elastic_core.interfaces.observer import (
     AgentFinished,
     PhaseChanged,
@@ -27,7 +26,7 @@ from elastic_core.interfaces.observer import (
     WorkerFailed,
     WorkersStarted,
 )
-from elastic_core.interfaces.watchdog import WatchedWorker
+from elastic_core.interfaces.workers import WatchedWorker
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
@@ -38,10 +37,9 @@ if TYPE_CHECKING:
     from elastic_core.hooks.discovery import Source
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.health import CheckMoment
-    from elastic_core.interfaces.notices import Notices, Pause
+    from elastic_core.interfaces.node import Notices, Pause
     from elastic_core.interfaces.observer import Fact, Observer
-    from elastic_core.interfaces.watchdog import Watchdog
-    from elastic_core.interfaces.workers import RoundPlan
+    from elastic_core.interfaces.workers import RoundPlan, Watchdog
 
     Values = Mapping[str, object]
 

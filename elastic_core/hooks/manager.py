@@ -226,8 +226,8 @@ class PluginManager:
         return list(map(provided_handler, self.handlers))
 
     def _backends_of_stores(self) -> list[Provided[RendezvousBackendRecord]]:
+        from elastic_core.clock import MISTAKES
         from elastic_core.compat.from_store import record_of
-        from elastic_core.support.retry import MISTAKES
 
         kind = kind_of(StoreRecord)
         stores = [item for item in self.records(StoreRecord) if item.record.shared]

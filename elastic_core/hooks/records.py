@@ -1,29 +1,45 @@
 """The records that registration hooks return. Each record has a name for users, a summary, typed options and a factory.
 Each kind of record has a hook that returns it, usually a flag that selects it, and distributions that provide known
-names."""
+names. The factories and the hooks of a running job receive a `Context`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.compat import choices
+from elastic_core import compat
 from elastic_core.hooks.discovery import CORE
+from elastic_core.log import Logger, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from elastic_core.config import Settings
     from elastic_core.errors import Problem
-    from elastic_core.hooks.context import Context
-    from elastic_core.interfaces.backend import RendezvousBackend
+    from elastic_core.interfaces.backend import RendezvousBackend, Store, StoreServer
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
     from elastic_core.interfaces.health import AgentView, CheckMoment, CheckResult, HealthCheckServer
-    from elastic_core.interfaces.node import RankPolicy
-    from elastic_core.interfaces.notices import Notices, Pause
-    from elastic_core.interfaces.store import Store, StoreServer
-    from elastic_core.interfaces.watchdog import Watchdog
-    from elastic_core.interfaces.workers import Starter, Work
+    from elastic_core.interfaces.node import Notices, Pause, RankPolicy
+    from elastic_core.interfaces.workers import Starter, Watchdog, Work
+
+
+@dataclass(frozen=True)
+class Context:
+    """The information about a run that a plugin receives.
+
+    Args:
+        run_id: the job's id.
+        options: the values of the options that this plugin added. For a factory, it also contains the values of its
+            record's options.
+        settings: the run's settings by name, without the options of backends and other plugins; read-only.
+        log: a logger that writes to the agent's log and adds the plugin's name to every line.
+    """
+
+    run_id: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may contain secrets
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    log: Logger = field(default_factory=get_logger, repr=False)
+
 
 OptionType = type[str] | type[int] | type[float] | type[bool]
 
@@ -228,7 +244,7 @@ KINDS: tuple[RecordKind, ...] = (
         "rendezvous backend",
         "--rdzv-backend",
         ("next_rendezvous",),
-        choices.BACKEND_HOMES,
+        compat.BACKEND_HOMES,
     ),
     RecordKind(
         StoreRecord,
@@ -236,7 +252,7 @@ KINDS: tuple[RecordKind, ...] = (
         "store",
         "store",
         ("compare_set",),
-        choices.STORE_HOMES,
+        compat.STORE_HOMES,
     ),
     RecordKind(
         WatchdogRecord,
@@ -244,7 +260,7 @@ KINDS: tuple[RecordKind, ...] = (
         "watchdog",
         "--watchdog",
         ("start", "stop"),
-        choices.WATCHDOG_HOMES,
+        compat.WATCHDOG_HOMES,
     ),
     RecordKind(
         HealthEndpointRecord,
@@ -252,7 +268,7 @@ KINDS: tuple[RecordKind, ...] = (
         "health endpoint",
         "--health",
         ("start", "stop"),
-        choices.HEALTH_HOMES,
+        compat.HEALTH_HOMES,
     ),
     RecordKind(
         WorkerStarterRecord,
@@ -260,12 +276,12 @@ KINDS: tuple[RecordKind, ...] = (
         "worker starter",
         "--worker-starter",
         ("start",),
-        choices.STARTER_HOMES,
+        compat.STARTER_HOMES,
     ),
     RecordKind(RankPolicyRecord, "elastic_rank_policies", "rank policy", "--rank-policy", ("__call__",)),
     RecordKind(HealthCheckRecord, "elastic_health_checks", "health check", "health check"),
     RecordKind(NoticeRecord, "elastic_notices", "notice source", "notice source", ("__next__",)),
-    RecordKind(CommandRecord, "elastic_commands", "command", "command", homes=choices.COMMAND_HOMES),
+    RecordKind(CommandRecord, "elastic_commands", "command", "command", homes=compat.COMMAND_HOMES),
 )
 
 

@@ -23,9 +23,9 @@ import pluggy
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from elastic_core.hooks.context import Context
     from elastic_core.hooks.records import (
         CommandRecord,
+        Context,
         HealthCheckRecord,
         HealthEndpointRecord,
         NoticeRecord,

@@ -33,8 +33,8 @@ from elastic_core.interfaces.handler import RendezvousHandler
 if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping
 
-    from elastic_core.hooks.context import Context
     from elastic_core.hooks.discovery import Candidate
+    from elastic_core.hooks.records import Context
     from elastic_core.interfaces.handler import RendezvousInfo, RendezvousParameters
 
 SUMMARY = f"written for torchrun ({HANDLERS_GROUP})"

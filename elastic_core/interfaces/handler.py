@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration, Instant
     from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.backend import Store
     from elastic_core.interfaces.health import StopStatus
     from elastic_core.interfaces.node import Node, RankPolicy, Round
-    from elastic_core.interfaces.store import Store
 
 _LONGEST_HOST = 255
 _LONGEST_PORT = 5

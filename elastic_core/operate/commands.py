@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elastic_core.compat import choices
+from elastic_core import compat
 from elastic_core.config import Command, Spec
 from elastic_core.config.explain import command_help
 from elastic_core.errors import ExitCode
@@ -23,7 +23,7 @@ ROOM = 1000
 """The minimum number of nodes for which a served store is sized."""
 
 _JOB = {
-    "rdzv_backend": f"the job's backend; by default {choices.BACKEND}",
+    "rdzv_backend": f"the job's backend; by default {compat.BACKEND}",
     "rdzv_endpoint": "address of the job's rendezvous; c10d and etcd accept a list",
     "rdzv_id": "id of the job; required unless the backend has a default",
     "rdzv_conf": "options for the backend, the same as on the job's nodes; may be repeated",
@@ -125,7 +125,7 @@ Hosts a rendezvous store for jobs in a separate process, outside the training no
 receives SIGTERM or SIGINT.
 """,
     {
-        "rdzv_backend": f"backend whose store is served; by default {choices.BACKEND}",
+        "rdzv_backend": f"backend whose store is served; by default {compat.BACKEND}",
         "rdzv_endpoint": "address to serve on; without a host, all addresses of this machine",
         "nnodes": f"number of nodes that the store must support; values below {ROOM} are raised to {ROOM}",
         "log_format": "format of the log on stderr",

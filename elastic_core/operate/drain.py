@@ -7,7 +7,7 @@ import functools
 import threading
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import later
+from elastic_core.clock import TooManyRefusals, later, swapped
 from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousTimeoutError
 from elastic_core.operate.commands import ANSWER
 from elastic_core.operate.observation import observed
@@ -16,7 +16,6 @@ from elastic_core.rendezvous.lifeline import Lifeline
 from elastic_core.rendezvous.model import State, drained
 from elastic_core.rendezvous.roster import alive
 from elastic_core.support.bounded import within
-from elastic_core.support.retry import TooManyRefusals, swapped
 from elastic_core.text import in_one_line
 
 if TYPE_CHECKING:

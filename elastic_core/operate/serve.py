@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.interfaces.store import StoreServer
+    from elastic_core.interfaces.backend import StoreServer
 
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)

@@ -11,8 +11,7 @@ from elastic_core.config import SPECS, Settings
 from elastic_core.config.resolve import resolve
 from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.hooks.context import Context
-from elastic_core.hooks.records import RendezvousBackendRecord
+from elastic_core.hooks.records import Context, RendezvousBackendRecord
 from elastic_core.hooks.selection import backend_selection
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.rendezvous.seal import seal_of

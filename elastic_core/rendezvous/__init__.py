@@ -3,7 +3,7 @@ import."""
 
 from typing import TYPE_CHECKING
 
-from elastic_core.support.lazy import lazy_names
+from elastic_core.support.imports import lazy_names
 
 if TYPE_CHECKING:
     from elastic_core.compat.state_store import StateStore

@@ -17,7 +17,7 @@ from functools import partial
 from operator import is_not
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from elastic_core.clock import later
+from elastic_core.clock import Backoff, later
 from elastic_core.errors import RendezvousError, RendezvousStateError
 from elastic_core.interfaces.backend import ForeignStateError
 from elastic_core.log import get_logger
@@ -37,7 +37,6 @@ from elastic_core.rendezvous.effects import (
 from elastic_core.rendezvous.seats import NOBODY
 from elastic_core.support.bounded import BackgroundCall, CallTimeout
 from elastic_core.support.forks import drop_in_forks
-from elastic_core.support.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable

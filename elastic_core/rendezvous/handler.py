@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from elastic_core.clock import SystemClock, later
 from elastic_core.compat.state_store import with_roster
 from elastic_core.errors import ConfigurationError, Problem, RendezvousError
-from elastic_core.hooks.backend_options import KEEP_ALIVE_INTERVAL, KEEP_ALIVE_MAX_ATTEMPT
+from elastic_core.hooks.options import KEEP_ALIVE_INTERVAL, KEEP_ALIVE_MAX_ATTEMPT
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousInfo, RendezvousStoreInfo, RoundHandler
 from elastic_core.log import get_logger
@@ -43,11 +43,10 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.errors import ProcessFailure
-    from elastic_core.interfaces.backend import RendezvousBackend, RoundStores
+    from elastic_core.interfaces.backend import RendezvousBackend, RoundStores, Store
     from elastic_core.interfaces.handler import RendezvousParameters, Verdict
     from elastic_core.interfaces.health import StopStatus
     from elastic_core.interfaces.node import RankPolicy
-    from elastic_core.interfaces.store import Store
     from elastic_core.rendezvous.effects import Request
     from elastic_core.rendezvous.model import State
 

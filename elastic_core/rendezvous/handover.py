@@ -22,10 +22,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from elastic_core.clock import Backoff
 from elastic_core.interfaces.backend import ForeignStateError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.versions import Keys, Versions, add, create, epoch_named, new_epoch, point
-from elastic_core.support.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -29,9 +29,8 @@ from elastic_core.errors import (
 )
 from elastic_core.interfaces.backend import EntryDroppedError
 from elastic_core.rendezvous import messages, model
-from elastic_core.rendezvous.attribution import is_certain
 from elastic_core.rendezvous.codec import bounded
-from elastic_core.rendezvous.connection import Connection
+from elastic_core.rendezvous.connection import Connection, Remedy, Repair
 from elastic_core.rendezvous.effects import (
     Announce,
     ChangeState,
@@ -51,8 +50,7 @@ from elastic_core.rendezvous.election import Election, ordered_by_age, position
 from elastic_core.rendezvous.membership import JoinStatus, Membership, join_status, missed, verdict
 from elastic_core.rendezvous.model import NO_ROUND, Cause, Report, Reported, State
 from elastic_core.rendezvous.observation import Observation
-from elastic_core.rendezvous.policy import Wait, Write, decide, enough, with_reports
-from elastic_core.rendezvous.repair import Remedy, Repair
+from elastic_core.rendezvous.policy import Wait, Write, decide, enough, is_certain, with_reports
 from elastic_core.rendezvous.roster import waiting
 
 if TYPE_CHECKING:

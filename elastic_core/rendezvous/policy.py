@@ -14,11 +14,15 @@ The policy, in order:
   take to stop its workers, even if there are enough spares. A new job has no members yet, so it waits until the last
   call is over or `max_nodes` are ready. Nodes that cannot reach each other do not share a round if enough nodes that
   can reach each other remain.
-"""
+
+The module also decides whether the loss of a peer may have caused a failure (`is_certain`). This is a guess based on
+the text of the failure messages. The guess affects only two things: whether a failure may be exempt from the restart
+budget, and which failure is shown first."""
 
 from __future__ import annotations
 
 import heapq
+import signal
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -38,7 +42,10 @@ from elastic_core.rendezvous.model import (
 from elastic_core.rendezvous.roster import alive, arranged, holders, is_ready, ordered, waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from elastic_core.clock import Duration
+    from elastic_core.errors import ProcessFailure
     from elastic_core.rendezvous.model import Entry, State
     from elastic_core.rendezvous.roster import Roster
     from elastic_core.rendezvous.settings import RendezvousSettings
@@ -313,3 +320,40 @@ def _blamed(
         return followed(state, Cause.LEFT, names, f"{names} left")
     reason = _why_lost(state, lost, roster, settings)
     return followed(state, Cause.LOST, ", ".join(state.names(lost)), reason)
+
+
+PHRASES = (
+    "connection closed by peer",
+    "connection reset",
+    "connection refused",
+    "connection was closed",
+    "broken pipe",
+    "remote process exited",
+    "remote process has terminated",
+    "timed out waiting",
+    "socket timeout",
+    "nccl",
+    "gloo",
+    "recvvalue failed",
+    "failed to recv",
+    "store has been closed",
+    "distnetworkerror",
+    "diststoreerror",
+)
+"""Lower-case phrases that communication libraries use in messages about the loss of a peer."""
+
+
+def is_certain(failures: Mapping[int, ProcessFailure]) -> bool:
+    """Return whether the loss of a peer can be ruled out as the cause of at least one failure. It cannot be ruled out
+    for a worker that left an exit code but no message, or that aborted, because collectives abort when a peer is lost.
+    It is ruled out for a worker that the agent killed because it was hung."""
+    return any(_by_itself(failure) for failure in failures.values() if failure.caused_by is None)
+
+
+def _by_itself(failure: ProcessFailure) -> bool:
+    if not failure.curable or failure.hung:
+        return True
+    if failure.exitcode < 0 and failure.exitcode != -signal.SIGABRT and not failure.error_file_data:
+        return True
+    words = " ".join([failure.message, *failure.stderr_tail]).lower()
+    return bool(words.strip()) and not any(phrase in words for phrase in PHRASES)

@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from elastic_core.clock import Clock, Duration, Instant
-    from elastic_core.interfaces.backend import Seal
-    from elastic_core.interfaces.store import Store
+    from elastic_core.interfaces.backend import Seal, Store
     from elastic_core.rendezvous.versions import Keys
 
 VOID = b"-"  # a reader has voided the slot

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
 
-    from elastic_core.interfaces.store import Store
+    from elastic_core.interfaces.backend import Store
 
 
 class PrefixedStore:
-    """A view of another store, limited to the keys that begin with a prefix. It implements `interfaces.store.Store`."""
+    """A view of another store, limited to the keys that begin with a prefix. Implements `interfaces.backend.Store`."""
 
     def __init__(self, prefix: str, store: Store) -> None:
         self._prefix = prefix

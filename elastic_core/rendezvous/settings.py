@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.hooks.backend_options import (
+from elastic_core.hooks.options import (
     BACKEND_OPTIONS,
     CLOSE,
     HEARTBEAT,

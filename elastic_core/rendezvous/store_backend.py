@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Clock, Duration, Instant
-    from elastic_core.interfaces.backend import Announced, Seal, Token
-    from elastic_core.interfaces.store import Store
+    from elastic_core.interfaces.backend import Announced, Seal, Store, Token
     from elastic_core.rendezvous.handover import StoreMover
     from elastic_core.rendezvous.store_connection import StoreConnector
 

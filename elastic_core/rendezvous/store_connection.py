@@ -7,18 +7,16 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from elastic_core.clock import SystemClock, later
+from elastic_core.clock import MISTAKES, SystemClock, later
 from elastic_core.errors import ConfigurationError, ElasticError, Problem, RendezvousConnectionError
 from elastic_core.rendezvous.handover import StoreMoved
 from elastic_core.rendezvous.versions import EpochEnded, StoreMoving, is_wait_timeout, peek
-from elastic_core.support.retry import MISTAKES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_core.clock import Duration
-    from elastic_core.interfaces.store import Store
-    from elastic_core.support.retry import Backoff
+    from elastic_core.clock import Backoff, Duration
+    from elastic_core.interfaces.backend import Store
 
 T = TypeVar("T")
 _ABSENT_PATIENCE: Duration = 2.0  # longer than the store takes to answer

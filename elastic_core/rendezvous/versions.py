@@ -27,8 +27,7 @@ from elastic_core.interfaces.backend import ForeignStateError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from elastic_core.interfaces.backend import Seal
-    from elastic_core.interfaces.store import Store
+    from elastic_core.interfaces.backend import Seal, Store
 
 KEPT = 64  # versions; a writer that falls further behind is told that it has not written its version, even if it has
 _WRITER = 8

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from elastic_core.support.lazy import lazy_names
+from elastic_core.support.imports import lazy_names
 from elastic_core.watchdog.beat import beat
 
 if TYPE_CHECKING:

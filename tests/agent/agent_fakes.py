@@ -8,7 +8,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.handler import Outcome, RendezvousInfo, RendezvousStoreInfo, RoundHandler
 from elastic_core.interfaces.node import Member, Round

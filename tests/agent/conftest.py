@@ -10,7 +10,7 @@ import pytest
 
 from elastic_core import log
 from elastic_core.agent import ProcessAgent, WorkerSpec
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 sys.path.insert(0, str(Path(__file__).parent))  # helper modules are next to the tests that use them

@@ -13,11 +13,11 @@ from elastic_core.agent.common_step import agree
 from elastic_core.agent.interface import RunResult, WorkerState
 from elastic_core.agent.stopping import Step, StopPlan
 from elastic_core.agent.supervise import Observation, RestartBudget, supervise
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.clock import Instant, SystemClock
 from elastic_core.errors import DrainedError, PreemptedError, SignalException
 from elastic_core.interfaces.handler import Outcome, Verdict
-from elastic_core.interfaces.notices import Notice
+from elastic_core.interfaces.node import Notice
 
 PATIENCE = 60.0
 TERM, CONT = signal.SIGTERM, signal.SIGCONT

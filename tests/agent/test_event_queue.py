@@ -12,7 +12,7 @@ from elastic_testing import Background, FakeClock, eventually
 
 from elastic_core.agent.event_queue import Departure, EventQueue
 from elastic_core.clock import Instant, SystemClock, later
-from elastic_core.interfaces.watchdog import Expiry
+from elastic_core.interfaces.workers import Expiry
 
 INT, TERM = signal.SIGINT, signal.SIGTERM
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from elastic_core.agent.hang import HangPolicy, HangTable
 from elastic_core.clock import Instant
-from elastic_core.interfaces.watchdog import Expiry
-from elastic_core.interfaces.workers import WorkerSample
+from elastic_core.interfaces.workers import Expiry, WorkerSample
 
 POLICY = HangPolicy(8.0, warmup=0.0)
 STEP = 2.0  # of POLICY

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from elastic_core.agent.link import Introduction, exchange_introductions
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError, RendezvousTimeoutError
 from elastic_core.interfaces.node import Member, Round
 

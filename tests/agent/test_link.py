@@ -7,7 +7,7 @@ from agent_fakes import FakeRounds
 from elastic_testing import FakeClock
 
 from elastic_core.agent.link import LONGEST_INTERVAL, Link
-from elastic_core.builtin.local import LocalRendezvousHandler
+from elastic_core.builtin import LocalRendezvousHandler
 from elastic_core.clock import Instant
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.handler import Outcome, Verdict

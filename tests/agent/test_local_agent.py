@@ -13,8 +13,7 @@ from elastic_core.agent import WorkerState
 from elastic_core.agent.hang import HangPolicy
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkersStarted
-from elastic_core.interfaces.watchdog import Expiry
-from elastic_core.interfaces.workers import WorkerRanks
+from elastic_core.interfaces.workers import Expiry, WorkerRanks
 
 
 def all_succeed(plan, workers):

@@ -21,8 +21,7 @@ from elastic_core.errors import (
     UnkillableWorkersError,
     failures_of,
 )
-from elastic_core.interfaces.watchdog import Expiry
-from elastic_core.interfaces.workers import Leftover
+from elastic_core.interfaces.workers import Expiry, Leftover
 
 FOREVER = 3600.0
 TERM, KILL, CONT = signal.SIGTERM, signal.SIGKILL, signal.SIGCONT

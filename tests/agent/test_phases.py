@@ -12,7 +12,7 @@ from round_of_two import fail, succeed
 from elastic_core.clock import Instant
 from elastic_core.errors import DrainedError, RendezvousClosedError, SignalException
 from elastic_core.interfaces.handler import Outcome, Verdict
-from elastic_core.interfaces.watchdog import Expiry
+from elastic_core.interfaces.workers import Expiry
 
 PAIR = (("trainer", 2), ("trainer", 2))
 PEER_FAILED = Verdict(Outcome.RESTART, "rank 3 on node1: killed by SIGKILL", failed=True)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from round_of_two import fail, in_turn, succeed
 
 from elastic_core.agent import WorkerState
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.errors import RendezvousClosedError
 
 

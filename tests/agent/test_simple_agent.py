@@ -10,7 +10,7 @@ from agent_fakes import FakeRounds, RecordingObserver, round_info
 from elastic_testing import MemoryBackend, SharedMemory
 
 from elastic_core.agent import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.errors import (
     ProcessFailure,
     RendezvousClosedError,

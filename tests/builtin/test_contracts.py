@@ -10,8 +10,8 @@ from elastic_testing import EventHandlerContract, RankPolicyContract, StarterCon
 from elastic_core.errors import ConfigurationError
 from elastic_core.events import Event, EventSource, is_known, open_handler, register_handler
 from elastic_core.hooks import RankPolicyRecord, WorkerStarterRecord
-from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
+from elastic_core.hooks.records import Context
 from elastic_core.interfaces.node import Candidate, Node
 from elastic_core.interfaces.workers import Work
 

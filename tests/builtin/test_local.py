@@ -5,12 +5,11 @@ from importlib.util import find_spec
 
 import pytest
 
-from elastic_core.builtin import local
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core import builtin
+from elastic_core.builtin import MemoryStore
 from elastic_core.errors import ConfigurationError, RendezvousClosedError
-from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
-from elastic_core.hooks.records import RendezvousBackendRecord, StoreRecord
+from elastic_core.hooks.records import Context, RendezvousBackendRecord, StoreRecord
 from elastic_core.interfaces.handler import RendezvousParameters
 
 pytestmark = pytest.mark.integration
@@ -22,7 +21,7 @@ def create():
 
     def create(min_nodes=1, max_nodes=1, local_addr=None, endpoint="", **config):
         parameters = RendezvousParameters("local", endpoint, "job", min_nodes, max_nodes, local_addr, **config)
-        made.append(local.create_handler(Context(), parameters))
+        made.append(builtin.create_handler(Context(), parameters))
         return made[-1]
 
     yield create
@@ -120,6 +119,6 @@ def test_an_endpoint_is_refused_and_not_ignored(create):
 def test_it_enters_by_the_plugins_door():
     manager = PluginManager.load({}, entry_points=[])
     record = manager.provided(RendezvousBackendRecord, "local").record
-    assert record.factory is local.create_handler
+    assert record.factory is builtin.create_handler
     assert [option.name for option in record.options] == ["master_addr", "master_port"]
     assert isinstance(manager.select(StoreRecord, "memory").factory(Context()), MemoryStore)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.config import SPECS, NodeRange
-from elastic_core.config.environment import from_environment
+from elastic_core.config.sources import from_environment
 from elastic_core.hooks.records import Option
 
 FILE = 'role = "file"'

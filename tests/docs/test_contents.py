@@ -49,7 +49,7 @@ MY_STORE = """
 import functools
 from datetime import timedelta
 
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 
 
 def MyStore(url, timeout):

@@ -68,9 +68,9 @@ def test_the_keys_of_plugins_are_told():
 
 POINTS = """
 [elastic]
-one = elastic_core.builtin.local
+one = elastic_core.builtin
 two = elastic_core.builtin.local_that_is_not_there
-unwanted = elastic_core.builtin.local
+unwanted = elastic_core.builtin
 [torchrun.handlers]
 zk = absent_one:create
 """

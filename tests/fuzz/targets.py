@@ -23,7 +23,7 @@ from elastic_testing import FakeClock, MemoryBackend, SharedMemory
 
 from elastic_core import config, report, result_file
 from elastic_core.agent import link
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.compat.state_store import StateStore
 from elastic_core.config.explain import as_dict, as_text
 from elastic_core.errors import (

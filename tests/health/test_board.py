@@ -9,8 +9,7 @@ from elastic_testing import FakeClock
 
 from elastic_core.clock import Instant
 from elastic_core.errors import ProcessFailure
-from elastic_core.health.board import StatusBoard
-from elastic_core.health.changes import KEPT
+from elastic_core.health.board import KEPT, StatusBoard
 from elastic_core.interfaces.health import AgentPhase, Recovery, StopStatus, WorkerStatus
 from elastic_core.interfaces.node import Member, Round
 from elastic_core.interfaces.observer import (

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from elastic_core.clock import Instant
-from elastic_core.health.changes import Parts, RecoveryMarks
+from elastic_core.health.board import Parts, RecoveryMarks
 from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.observer import PhaseChanged
 

@@ -10,7 +10,7 @@ from elastic_testing import eventually
 from elastic_core.errors import PluginError
 from elastic_core.hooks.calls import Contexts, watching_notices
 from elastic_core.hooks.manager import PluginManager
-from elastic_core.interfaces.notices import Notice
+from elastic_core.interfaces.node import Notice
 
 TEMPLATE = """
     from elastic_core.plugin import Notice, NoticeRecord, hookimpl

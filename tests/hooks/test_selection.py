@@ -5,9 +5,14 @@ import re
 import pytest
 
 from elastic_core.errors import ExitCode, PluginError, RendezvousConnectionError
-from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
-from elastic_core.hooks.records import HealthEndpointRecord, RendezvousBackendRecord, StoreRecord, WatchdogRecord
+from elastic_core.hooks.records import (
+    Context,
+    HealthEndpointRecord,
+    RendezvousBackendRecord,
+    StoreRecord,
+    WatchdogRecord,
+)
 from elastic_core.rendezvous import RendezvousParameters
 
 

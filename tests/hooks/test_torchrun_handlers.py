@@ -14,9 +14,8 @@ from elastic_core.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
-from elastic_core.hooks.records import RendezvousBackendRecord
+from elastic_core.hooks.records import Context, RendezvousBackendRecord
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
 
 HANDLER = """

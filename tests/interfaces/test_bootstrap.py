@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.rendezvous import RendezvousStoreInfo
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from elastic_testing import FakeClock
 from must_hold import Violation, must
 
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.errors import ProcessFailure, RendezvousConnectionError
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousStoreInfo

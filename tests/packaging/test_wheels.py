@@ -16,9 +16,7 @@ ENTRY_POINTS = {
     "elastic-core": {
         ("console_scripts", "elastic", "elastic_core.cli:entry_point"),
         ("console_scripts", "elastic-torchrun", "elastic_core.compat.run:torchrun"),
-        ("elastic", "rank-policies", "elastic_core.builtin.rank_policies"),
-        ("elastic", "starters", "elastic_core.builtin.starters"),
-        ("elastic", "local", "elastic_core.builtin.local"),
+        ("elastic", "builtin", "elastic_core.builtin"),
     },
     "elastic-c10d": {("elastic", "c10d", "elastic_c10d.plugin")},
     "elastic-etcd": {

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from elastic_testing import Background, MemoryBackend, SharedMemory
 
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.interfaces.node import Node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.rendezvous.store_backend import StoreBackend
 from elastic_core.rendezvous.store_connection import FactoryConnector
 from elastic_core.rendezvous.versions import Keys

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.rendezvous.attribution import PHRASES, is_certain
+from elastic_core.rendezvous.policy import PHRASES, is_certain
 
 
 @pytest.mark.parametrize(

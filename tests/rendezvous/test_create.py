@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from elastic_testing import MemoryBackend, SharedMemory
 
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.errors import ConfigurationError
 from elastic_core.interfaces.node import Node
 from elastic_core.plugin import BACKEND_OPTIONS

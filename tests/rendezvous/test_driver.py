@@ -13,7 +13,7 @@ import pytest
 from elastic_testing import Background, MemoryBackend, SharedMemory, eventually
 from handler_job import HangingBackend, rendezvous_threads
 
-from elastic_core.clock import SystemClock
+from elastic_core.clock import Backoff, SystemClock
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.rendezvous import model
@@ -23,7 +23,6 @@ from elastic_core.rendezvous.effects import ChangeState, RefreshRoster
 from elastic_core.rendezvous.model import Entry
 from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
-from elastic_core.support.retry import Backoff
 
 LONG = 60.0
 RARELY = 100.0  # seconds between two heartbeats; every test ends long before

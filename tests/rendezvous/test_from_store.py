@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from elastic_testing import eventually
 
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.compat.from_store import record_of
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
-from elastic_core.hooks.context import Context
-from elastic_core.hooks.records import Option, StoreRecord
+from elastic_core.hooks.records import Context, Option, StoreRecord
 from elastic_core.interfaces.node import Node
 from elastic_core.plugin import BACKEND_OPTIONS
 from elastic_core.rendezvous import RendezvousParameters

@@ -11,7 +11,7 @@ import pytest
 from elastic_testing import Background, FakeClock, MemoryBackend, SharedMemory, eventually
 from handler_job import LONG, failure
 
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.errors import ConfigurationError, RendezvousTimeoutError
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.interfaces.node import Node

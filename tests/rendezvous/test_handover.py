@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from store_place import KEYS, Place
 
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.rendezvous.handover import Pointer, turn
 from elastic_core.rendezvous.seal import HmacSeal

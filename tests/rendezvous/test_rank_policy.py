@@ -6,7 +6,7 @@ import pytest
 from elastic_testing import Background, MemoryBackend, SharedMemory
 
 from elastic_core import log
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import DynamicRendezvousHandler
 

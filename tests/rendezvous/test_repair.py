@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from elastic_core.clock import Instant
+from elastic_core.rendezvous.connection import Remedy, Repair
 from elastic_core.rendezvous.effects import Unreadable
 from elastic_core.rendezvous.model import RoundId, State
-from elastic_core.rendezvous.repair import Remedy, Repair
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
 AGREED, NEW = State(round=RoundId(3)), State()

@@ -8,7 +8,7 @@ import pytest
 from elastic_testing import FakeClock
 from store_place import KEYS, Place
 
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.rendezvous.roster_log import CHUNK, values_there
 from elastic_core.rendezvous.seal import HmacSeal

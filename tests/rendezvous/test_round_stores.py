@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.rendezvous.round_stores import MadeStores, PrefixedStore, PrefixedStores, StoreOnFirstUse
 
 pytestmark = pytest.mark.integration

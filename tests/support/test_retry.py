@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.support.retry import TooManyRefusals, swapped
+from elastic_core.clock import TooManyRefusals, swapped
 
 
 def test_writer_that_always_loses_gives_up():

@@ -9,7 +9,7 @@ from elastic_c10d import C10dRendezvousBackend, plugin
 from elastic_c10d.server import StoreServer
 
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
-from elastic_core.hooks.context import Context
+from elastic_core.hooks.records import Context
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.rendezvous.versions import Keys
 

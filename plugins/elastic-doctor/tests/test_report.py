@@ -19,7 +19,7 @@ from elastic_core.config import settings_from
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.interfaces.store import StoreServer
+from elastic_core.interfaces.backend import StoreServer
 from elastic_core.plugin import BACKEND_OPTIONS
 from elastic_core.rendezvous.codec import encoded_state
 from elastic_core.rendezvous.model import RoundId, State, closed

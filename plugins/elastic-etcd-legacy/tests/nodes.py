@@ -9,7 +9,7 @@ from elastic_etcd.client.client import EtcdClient
 from elastic_etcd_legacy.handler import EtcdRendezvousHandler
 from elastic_etcd_legacy.settings import LegacySettings
 
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 
 
 class Job:

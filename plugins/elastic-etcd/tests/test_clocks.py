@@ -6,7 +6,7 @@ import pytest
 from elastic_etcd import EtcdRendezvousBackend
 from elastic_etcd.client.client import EtcdClient
 
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.clock import Clock, Instant
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.interfaces.node import Node

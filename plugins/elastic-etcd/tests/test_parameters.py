@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from elastic_core.errors import ConfigurationError, PluginError
 from elastic_core.hooks import RendezvousBackendRecord
-from elastic_core.hooks.context import Context
 from elastic_core.hooks.manager import PluginManager
+from elastic_core.hooks.records import Context
 from elastic_core.interfaces.handler import RendezvousParameters
 
 

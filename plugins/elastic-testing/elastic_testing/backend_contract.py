@@ -18,7 +18,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin import MemoryStore
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ProcessFailure, RendezvousClosedError, RendezvousTimeoutError
 from elastic_core.interfaces.handler import Outcome
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from elastic_core.clock import Duration
-    from elastic_core.interfaces.backend import RendezvousBackend
+    from elastic_core.interfaces.backend import RendezvousBackend, Store
     from elastic_core.interfaces.handler import RendezvousInfo, Verdict
-    from elastic_core.interfaces.store import Store
 
 Handler = DynamicRendezvousHandler
 

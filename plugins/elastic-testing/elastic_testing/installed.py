@@ -8,9 +8,9 @@ import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.hooks.context import Context
 from elastic_core.hooks.options import type_options
 from elastic_core.hooks.records import (
+    Context,
     HealthEndpointRecord,
     Record,
     RendezvousBackendRecord,
@@ -20,10 +20,9 @@ from elastic_core.hooks.records import (
 from elastic_core.interfaces.handler import RendezvousParameters
 
 if TYPE_CHECKING:
-    from elastic_core.interfaces.backend import RendezvousBackend
+    from elastic_core.interfaces.backend import RendezvousBackend, Store
     from elastic_core.interfaces.health import AgentView, HealthCheckServer
-    from elastic_core.interfaces.store import Store
-    from elastic_core.interfaces.watchdog import Watchdog
+    from elastic_core.interfaces.workers import Watchdog
 
 R = TypeVar("R", bound=Record)
 

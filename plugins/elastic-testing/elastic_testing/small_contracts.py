@@ -53,8 +53,7 @@ from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError
 from elastic_core.events import Event, EventSource
 from elastic_core.interfaces.health import CheckLevel, CheckResult
-from elastic_core.interfaces.node import Candidate, Node
-from elastic_core.interfaces.notices import Notice
+from elastic_core.interfaces.node import Candidate, Node, Notice
 from elastic_core.interfaces.workers import Launch
 from elastic_testing.waiting import eventually
 
@@ -62,8 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elastic_core.events import EventHandler, EventMetadataValue
-    from elastic_core.interfaces.node import RankPolicy
-    from elastic_core.interfaces.notices import Notices, Pause
+    from elastic_core.interfaces.node import Notices, Pause, RankPolicy
     from elastic_core.interfaces.workers import Child, Starter
 
     StarterFor = Callable[[tuple[str, ...]], Starter]

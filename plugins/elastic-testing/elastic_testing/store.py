@@ -25,7 +25,7 @@ _TURNS = 60
 
 
 class StoreContract:
-    """See `interfaces.store.Store`. The operations have the semantics of torch's TCPStore, but torch is not required.
+    """See `interfaces.backend.Store`. The operations have the semantics of torch's TCPStore, but torch is not required.
     To use it with pytest, inherit from this class and define a fixture `store` that returns a new, empty store.
 
     Attributes:

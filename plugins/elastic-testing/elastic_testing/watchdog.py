@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from elastic_core.clock import Instant, SystemClock, later
-from elastic_core.interfaces.watchdog import WatchedWorker
+from elastic_core.interfaces.workers import WatchedWorker
 from elastic_core.watchdog.guard import CLIENT_VARIABLE
 from elastic_testing.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from elastic_core.interfaces.watchdog import Expiry, Watchdog
+    from elastic_core.interfaces.workers import Expiry, Watchdog
 
 _LONG = 30.0
 _CLOCK = SystemClock()
@@ -383,7 +383,7 @@ except OSError: say('refused')
 
 
 class WatchdogContract(Rounds, Timers):
-    """See `interfaces.watchdog.Watchdog`. To use it with pytest, inherit from this class and define a fixture
+    """See `interfaces.workers.Watchdog`. To use it with pytest, inherit from this class and define a fixture
     `watchdog`. The fixture yields a watchdog for the job `run_id` that has not been started, and stops it at the end.
 
     Timer tests are skipped if `worker_environment` names no client for `elastic_core.watchdog.expires`. Tests of hangs

@@ -1,1 +1,0 @@
-"""The built-in plugins, registered like any other plugin."""
