@@ -15,7 +15,7 @@ and `end`; see `worker.py`. The campaign writes:
 - `whole`: all nodes are training again after wave `number`, with the process IDs of the running workers (`alive`) and
   the seconds since the first fault (`recovery_s`) and since the end of the last one (`healed_s`)
 - `not whole`: the nodes were not training again within `limit_s`
-- `holds`: an agent's resources, with its `pid`, `files`, `threads` and `memory` (bytes)
+- `holds`: an agent's resources, with its `pid`, `files`, `threads` and `memory` (bytes, without shared pages)
 - `finish`: the campaign has asked the workers to finish
 - `finished`, `not finished`: all agents exited within `limit_s`, or some did not
 - `told`: a line of an agent's log, with the agent's `node` and the `event`

@@ -124,8 +124,10 @@ class Job:
         for agent in self._stage.agents():
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(agent.process.pid)
+                memory = process.memory_info()
+                # Pages of libraries do not count. While a process with CUDA's libraries exits, they grow by 120 MB.
                 self._stage.tell("holds", node=agent.name, pid=agent.process.pid, files=process.num_fds(),
-                           threads=process.num_threads(), memory=process.memory_info().rss)  # fmt: skip
+                           threads=process.num_threads(), memory=memory.rss - memory.shared)  # fmt: skip
 
     def _finish(self) -> None:
         self._hold()
