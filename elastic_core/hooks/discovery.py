@@ -20,9 +20,9 @@ GROUP = "elastic"
 HANDLERS_GROUP = "torchrun.handlers"
 DISABLE_VARIABLE = "ELASTIC_DISABLE_PLUGINS"
 ALLOW_FLAG, ALLOW_VARIABLE = "--plugins", "ELASTIC_PLUGINS"
-BUILTINS: tuple[str, ...] = tuple(f"elastic_core.builtin.{name}" for name in ("local", "rank_policies", "starters"))
-"""The core's own plugins, for a checkout without package metadata. If the core is installed, they are found as entry
-points."""
+BUILTINS: tuple[str, ...] = ("elastic_core.builtin",)
+"""The core's own plugin, for a checkout without package metadata. If the core is installed, it is found as an entry
+point."""
 
 
 @dataclass(frozen=True, order=True)

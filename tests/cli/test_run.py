@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from elastic_core import cli, result_file
+from elastic_core import cli, report
 
 pytestmark = pytest.mark.integration
 
@@ -149,7 +149,7 @@ def test_result_file_error_keeps_the_exit_code(error, source, code, script, tmp_
     def refuse(path, content):
         raise error
 
-    monkeypatch.setattr(result_file, "write", refuse)
+    monkeypatch.setattr(report, "write_result", refuse)
     path = tmp_path / "result.json"
     assert run(f"--result-file={path}", script(source)) == code
     output = capfd.readouterr().err

@@ -21,7 +21,7 @@ from urllib.parse import unquote_to_bytes
 from elastic_doctor import peers
 from elastic_testing import FakeClock, MemoryBackend, SharedMemory
 
-from elastic_core import config, report, result_file
+from elastic_core import config, report
 from elastic_core.agent import link
 from elastic_core.builtin import MemoryStore
 from elastic_core.compat.state_store import StateStore
@@ -384,7 +384,7 @@ def error_file(data):
     error = ChildFailedError("train.py", failures)
     for text in (report.as_text(error), str(error)):
         assert printable(text) == text
-    result_file.write(FOLDER / "result.json", result_file.outcome("job", 1, error, History()))
+    report.write_result(FOLDER / "result.json", report.outcome("job", 1, error, History()))
     end = End(Cause.FAILURE, "a/1", "it failed", (Report("a/1", "a", (describe(evidence, PLAN),), True),))
     decoded_state(encoded_state(State(round=RoundId(1), end=end)))
 
