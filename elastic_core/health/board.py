@@ -8,7 +8,7 @@ import contextlib
 import threading
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from elastic_core.interfaces.health import AgentPhase, AgentStatus, Recovery, RoundStatus, WorkerStatus
 from elastic_core.interfaces.observer import (
@@ -25,7 +25,7 @@ from elastic_core.interfaces.observer import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.clock import Clock, Instant
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.health import CheckStatus
     from elastic_core.interfaces.observer import Fact, Observer
@@ -111,14 +111,6 @@ def _phase_changed(status: AgentStatus, fact: PhaseChanged, now: float) -> Agent
     return status
 
 
-def recovered(status: AgentStatus, parts: Parts, now: float) -> AgentStatus:
-    """Return the status with a record of the recovery in which the last round replaced the one before it."""
-    before = status.rounds[-2] if len(status.rounds) > 1 else None
-    cause, reason = (before.cause, before.ended_because) if before else ("", "")
-    recovery = Recovery(status.round, cause, reason, now, *parts)
-    return replace(status, recoveries=(*status.recoveries, recovery)[-KEPT:])
-
-
 def _with_round_ended(status: AgentStatus, because: str, now: float, cause: str = "") -> AgentStatus:
     """Return the status after the last round has ended. An earlier cause of its end is kept."""
     if not status.rounds or status.rounds[-1].cause:
@@ -136,15 +128,6 @@ def _with_running(status: AgentStatus, state: str) -> AgentStatus:
 def _with_workers(status: AgentStatus, state_of: Callable[[WorkerStatus], str]) -> AgentStatus:
     workers = tuple(replace(worker, state=state_of(worker)) for worker in status.workers)
     return replace(status, workers=workers)
-
-
-class Parts(NamedTuple):
-    """The durations of a recovery's parts (see `interfaces.health.Recovery`)."""
-
-    detect: Duration
-    stop: Duration
-    rendezvous: Duration
-    start: Duration
 
 
 @dataclass(frozen=True)
@@ -170,13 +153,24 @@ class RecoveryMarks:
             return RecoveryMarks()
         return self
 
-    def parts(self, fact: PhaseChanged) -> Parts | None:
-        """Return the parts of the recovery that this phase completes, or None if it completes none."""
+    def recovery(self, fact: PhaseChanged, status: AgentStatus, now: float) -> Recovery | None:
+        """Return the recovery that this phase completes, in which the status's last round replaced the one before it.
+        Returns None if the phase completes none."""
         if fact.phase is not AgentPhase.RUNNING or self.sign is None or self.stop is None:
             return None
         if self.join is None or self.start is None:
             return None
-        return Parts(self.stop - self.sign, self.join - self.stop, self.start - self.join, fact.at - self.start)
+        before = status.rounds[-2] if len(status.rounds) > 1 else None
+        return Recovery(
+            round=status.round,
+            cause=before.cause if before else "",
+            reason=before.ended_because if before else "",
+            at=now,
+            detect=self.stop - self.sign,
+            stop=self.join - self.stop,
+            rendezvous=self.start - self.join,
+            start=fact.at - self.start,
+        )
 
 
 class StatusBoard:
@@ -260,17 +254,19 @@ class StatusBoard:
         if isinstance(fact, Recovered):
             return  # this board itself has reported the recovery
         now = self._clock.timestamp()
-        status, parts = after(self._status, fact, now), None
+        status, recovery = after(self._status, fact, now), None
         if isinstance(fact, PhaseChanged):
-            parts, self._marks = self._marks.parts(fact), self._marks.after(fact)
-            status = recovered(status, parts, now) if parts else status
+            recovery = self._marks.recovery(fact, status, now)
+            self._marks = self._marks.after(fact)
+        if recovery is not None:
+            status = replace(status, recoveries=(*status.recoveries, recovery)[-KEPT:])
         with self._lock:
             self._status = replace(status, version=self._status.version + 1)
             subscribers = list(self._subscribers)
         for changed in subscribers:
             changed()
-        if parts is not None:
-            self._on_recovered(Recovered(status.run_id, status.node, status.recoveries[-1]))
+        if recovery is not None:
+            self._on_recovered(Recovered(status.run_id, status.node, recovery))
 
     def _unsubscribe(self, changed: Callable[[], None]) -> None:
         with self._lock, contextlib.suppress(ValueError):

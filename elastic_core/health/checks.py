@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from elastic_core.clock import LONG_AGO
 from elastic_core.errors import ConfigurationError
 from elastic_core.interfaces.health import CheckLevel, CheckResult, CheckStatus
 from elastic_core.support.bounded import BackgroundCall, CallTimeout
@@ -12,7 +13,7 @@ from elastic_core.support.bounded import BackgroundCall, CallTimeout
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.clock import Clock, Duration
     from elastic_core.interfaces.health import HealthCheck
 
 FRESH: Duration = 60.0
@@ -59,24 +60,19 @@ class _RunningCheck:
         self._check = check
         self._last = CheckStatus(check.name, check.summary)
         self._call: BackgroundCall[object] | None = None
-        self._begun: Instant | None = None
+        self._begun = LONG_AGO
         self._began_at = 0.0
 
     def look(self, clock: Clock) -> CheckStatus:
         now = clock.now()
         if self._call is not None:
             ended = self._call.wait(0)
-            if ended or expired(self._begun, now, self._check.timeout):
+            if ended or now - self._begun >= self._check.timeout:
                 result = result_of(self._check, self._call, 0)
                 self._last = CheckStatus(self._check.name, self._check.summary, result, self._began_at)
             if ended:
                 self._call = None
-        elif expired(self._begun, now, FRESH):  # a hung check is not restarted
+        elif now - self._begun >= FRESH:  # a hung check is not restarted
             self._begun, self._began_at = now, clock.timestamp()
             self._call = BackgroundCall(self._check.make, "elastic health check")
         return self._last
-
-
-def expired(begun: Instant | None, now: Instant, limit: Duration) -> bool:
-    """Return whether at least `limit` seconds have passed since `begun`. Returns True if `begun` is None."""
-    return begun is None or now - begun >= limit

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from elastic_core import compat
 from elastic_core.clock import SystemClock
+from elastic_core.health.board import StatusBoard
 from elastic_core.interfaces import health
-from elastic_core.interfaces.health import AgentPhase, AgentStatus, CheckStatus
+from elastic_core.interfaces.health import AgentPhase, AgentStatus
+from elastic_core.interfaces.observer import PhaseChanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,8 +87,19 @@ class HealthCheckServer(health.HealthCheckServer):
 
     def prepare(self) -> health.HealthCheckServer:
         """Create the underlying endpoint without starting it. Raises PluginError if no endpoint is installed."""
-        if self._endpoint is None:
-            self._endpoint = _make(self._alive_callback, self._port, self._timeout)
+        if self._endpoint is not None:
+            return self._endpoint
+        from elastic_core.hooks.manager import PluginManager  # slow to import: it scans the installed distributions
+        from elastic_core.hooks.options import type_options
+        from elastic_core.hooks.records import Context, HealthEndpointRecord
+
+        record = PluginManager.load(os.environ).select(HealthEndpointRecord, compat.HEALTH_ENDPOINT)
+        options, _ = type_options(record.options, {}, "create_healthcheck_server")
+        clock = SystemClock()
+        board = StatusBoard("", "", "", 0, clock)  # of a program that only reports when it was last alive
+        board(PhaseChanged("", AgentPhase.RUNNING, "", clock.now()))
+        board.follow(self._alive_callback)
+        self._endpoint = record.factory(Context(options=options), board, self._port, self._timeout)
         return self._endpoint
 
 
@@ -96,42 +109,3 @@ def create_healthcheck_server(alive_callback: Callable[[], float], port: int, ti
     server = HealthCheckServer(alive_callback, port, timeout)
     server.prepare()
     return server
-
-
-def _make(alive_callback: Callable[[], float], port: int, timeout: Duration) -> health.HealthCheckServer:
-    from elastic_core.hooks.manager import PluginManager  # slow to import: it scans the installed distributions
-    from elastic_core.hooks.options import type_options
-    from elastic_core.hooks.records import Context, HealthEndpointRecord
-
-    record = PluginManager.load(os.environ).select(HealthEndpointRecord, compat.HEALTH_ENDPOINT)
-    options, _ = type_options(record.options, {}, "create_healthcheck_server")
-    return record.factory(Context(options=options), _CallbackView(alive_callback), port, timeout)
-
-
-class _CallbackView:
-    """An `AgentView` of a program that only reports when it was last alive, in seconds since the epoch."""
-
-    def __init__(self, alive_callback: Callable[[], float]) -> None:
-        self._alive_callback = alive_callback
-        self._status = AgentStatus(1, "", "", "", AgentPhase.RUNNING, SystemClock().timestamp())
-
-    def alive_at(self) -> float:
-        return self._alive_callback()
-
-    def watchdog_fault(self) -> str:
-        return ""
-
-    def template_pid(self) -> int | None:
-        return None
-
-    def checks(self) -> tuple[CheckStatus, ...]:
-        return ()
-
-    def not_signed(self) -> int:
-        return 0
-
-    def status(self) -> AgentStatus:
-        return self._status
-
-    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        return lambda: None
