@@ -12,7 +12,7 @@ from elastic_core.config import SPECS
 from elastic_core.config.explain import as_word
 from elastic_core.config.schedulers import READ
 from elastic_core.config.spec import GROUPS
-from elastic_core.errors import EXIT_CODE_MEANING, ExitCode
+from elastic_core.errors import ExitCode
 from elastic_core.hooks import spec as hookspecs
 from elastic_core.hooks.manager import HOOKS
 from elastic_core.log import EVENTS
@@ -93,9 +93,7 @@ _START_AGAIN = {
 
 def exit_codes() -> str:
     """Return the page of the exit codes of `elastic run`."""
-    rows = [
-        f"| {it.value} | `{it.name}` | {meaning} | {_START_AGAIN[it]} |" for it, meaning in EXIT_CODE_MEANING.items()
-    ]
+    rows = [f"| {it.value} | `{it.name}` | {it.meaning} | {_START_AGAIN[it]} |" for it in ExitCode]
     signal_row = "| 128 + n | - | signal n ended the agent; its workers were stopped | yes, unless you stopped it |"
     advice = (
         "The last column is for supervisors, such as systemd (`RestartPreventExitStatus`) or "

@@ -17,44 +17,39 @@ if TYPE_CHECKING:
 
 
 class ExitCode(enum.IntEnum):
-    """The exit codes of all commands. If a signal ended the agent, the exit code is 128 plus the signal's number, as in
-    a shell."""
+    """The exit codes of all commands, with their meanings. If a signal ended the agent, the exit code is 128 plus the
+    signal's number, as in a shell."""
 
-    SUCCESS = 0
-    WORKER_FAILED = 1
-    BAD_CONFIGURATION = 2
-    RENDEZVOUS_TIMEOUT = 3
-    STORE_UNREACHABLE = 4
-    CLOSED_BY_ANOTHER_NODE = 5
-    WORKER_WOULD_NOT_DIE = 6
-    RENDEZVOUS_FAILED = 7
-    NOT_FOUND = 8
-    DRAINED = 9
-    PREEMPTED = 10
-    INTERNAL_ERROR = 70
+    meaning: str
 
+    def __new__(cls, code: int, meaning: str) -> ExitCode:
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
 
-EXIT_CODE_MEANING: dict[ExitCode, str] = {
-    ExitCode.SUCCESS: "all workers succeeded; other commands: the command succeeded",
-    ExitCode.WORKER_FAILED: "user code failed, and no restarts were left or a restart would not have helped",
-    ExitCode.BAD_CONFIGURATION: (
-        "a flag, variable, file or plugin is invalid or not available on this machine; doctor: a run would fail"
-    ),
-    ExitCode.RENDEZVOUS_TIMEOUT: (
+    SUCCESS = 0, "all workers succeeded; other commands: the command succeeded"
+    WORKER_FAILED = 1, "user code failed, and no restarts were left or a restart would not have helped"
+    BAD_CONFIGURATION = (
+        2,
+        "a flag, variable, file or plugin is invalid or not available on this machine; doctor: a run would fail",
+    )
+    RENDEZVOUS_TIMEOUT = (
+        3,
         "too few nodes joined before the join timeout; drain, stop: a node did not leave in time;"
-        " doctor: too few nodes joined"
-    ),
-    ExitCode.STORE_UNREACHABLE: (
-        "the rendezvous store is unreachable; doctor: only if a store was expected or appears to run at the endpoint"
-    ),
-    ExitCode.CLOSED_BY_ANOTHER_NODE: "another node has closed the job",
-    ExitCode.WORKER_WOULD_NOT_DIE: "a process in uninterruptible sleep survived SIGKILL and was left behind",
-    ExitCode.RENDEZVOUS_FAILED: "the rendezvous failed for another reason; see the error message",
-    ExitCode.NOT_FOUND: "status, drain, stop: the store has no job with this id; drain, stop: the job has no such node",
-    ExitCode.DRAINED: "this node was asked to leave (drain, stop): its workers were stopped or had failed",
-    ExitCode.PREEMPTED: "a notice announced that this node must leave, and its workers were stopped",
-    ExitCode.INTERNAL_ERROR: "a bug in elastic-core or a plugin; the traceback is printed",
-}
+        " doctor: too few nodes joined",
+    )
+    STORE_UNREACHABLE = (
+        4,
+        "the rendezvous store is unreachable; doctor: only if a store was expected or appears to run at the endpoint",
+    )
+    CLOSED_BY_ANOTHER_NODE = 5, "another node has closed the job"
+    WORKER_WOULD_NOT_DIE = 6, "a process in uninterruptible sleep survived SIGKILL and was left behind"
+    RENDEZVOUS_FAILED = 7, "the rendezvous failed for another reason; see the error message"
+    NOT_FOUND = 8, "status, drain, stop: the store has no job with this id; drain, stop: the job has no such node"
+    DRAINED = 9, "this node was asked to leave (drain, stop): its workers were stopped or had failed"
+    PREEMPTED = 10, "a notice announced that this node must leave, and its workers were stopped"
+    INTERNAL_ERROR = 70, "a bug in elastic-core or a plugin; the traceback is printed"
 
 
 class ElasticError(Exception):

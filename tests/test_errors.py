@@ -9,11 +9,9 @@ import pytest
 
 from elastic_core import errors
 from elastic_core.errors import (
-    EXIT_CODE_MEANING,
     ChildFailedError,
     ConfigurationError,
     ElasticError,
-    ExitCode,
     PluginError,
     Problem,
     ProcessFailure,
@@ -44,10 +42,6 @@ def failure(rank, **fields):
 def test_each_error_has_its_exit_code(error, code):
     assert error.exit_code == code
     assert issubclass(error, ElasticError)
-
-
-def test_every_exit_code_has_a_meaning():
-    assert set(EXIT_CODE_MEANING) == set(ExitCode)
 
 
 def test_configuration_error_has_every_problem():

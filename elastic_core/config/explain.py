@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import GROUPS, Spec, specs_of_options
 from elastic_core.config.values import NodeRange, StreamMap, format_options, is_secret, join_commas
-from elastic_core.errors import EXIT_CODE_MEANING, ExitCode
+from elastic_core.errors import ExitCode
 from elastic_core.text import HIDDEN, in_one_line
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def help_text(added_options: Iterable[Option] = ()) -> str:
     specs = [*SPECS.values(), *specs_of_options(added_options).values()]
     groups = [_paragraph(group, (_flag(spec) for spec in specs if spec.group == group)) for group in GROUPS]
     # The text after a semicolon is about other commands.
-    codes = {code: meaning.partition("; ")[0] for code, meaning in EXIT_CODE_MEANING.items()}
+    codes = {code: code.meaning.partition("; ")[0] for code in ExitCode}
     del codes[ExitCode.NOT_FOUND]
     told = [f"  {code:<3} {meaning}" for code, meaning in codes.items()]
     told.append("  128 + n: signal n ended the agent; its workers were stopped")
