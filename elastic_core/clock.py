@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NewType, Protocol, TypeVar
 
+from elastic_core.errors import RendezvousConnectionError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -81,16 +83,14 @@ class Backoff:
         return min(grown, self.longest)
 
 
-class TooManyRefusals(Exception):
-    """The value could not be written, because other writers were always faster."""
-
-
-def swapped(change: Callable[[], T | None], attempts: int) -> T:
+def swapped(change: Callable[[], T | None], attempts: int, what: str) -> T:
     """Change a shared value by compare-and-swap. `change` reads the value, decides, and writes the new value in place
     of the value that it read. If the write is refused because another writer was faster, `change` must return None, and
-    is called again. Returns the first result that is not None. Raises TooManyRefusals after `attempts` attempts."""
+    is called again. Returns the first result that is not None. Raises RendezvousConnectionError, with a message that
+    begins with `what`, after `attempts` attempts."""
     for _ in range(attempts):
         done = change()
         if done is not None:
             return done
-    raise TooManyRefusals(f"could not write within {attempts} attempts, because other writers were always faster")
+    reason = "because other writers were always faster"
+    raise RendezvousConnectionError(f"{what}: could not write within {attempts} attempts, {reason}")

@@ -13,8 +13,8 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import Backoff, SystemClock, TooManyRefusals, later, swapped
-from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
+from elastic_core.clock import Backoff, SystemClock, later, swapped
+from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces.backend import RosterBackend
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.seal import SignedBackend
@@ -145,10 +145,7 @@ class StateStore:
             return changed if done else None
 
         with self._changed:
-            try:
-                changed = swapped(attempt, _MOST_REFUSALS)
-            except TooManyRefusals as error:
-                raise RendezvousConnectionError(f"the state of the backend {self._backend.name!r}: {error}") from error
+            changed = swapped(attempt, _MOST_REFUSALS, f"the state of the backend {self._backend.name!r}")
             self._changed.notify_all()
             return changed
 

@@ -7,7 +7,7 @@ import functools
 import threading
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import TooManyRefusals, later, swapped
+from elastic_core.clock import later, swapped
 from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousTimeoutError
 from elastic_core.operate.commands import ANSWER
 from elastic_core.operate.observation import observed
@@ -151,10 +151,7 @@ def ask(backend: RosterBackend, nodes: Sequence[Entry], deadline: Duration | Non
         answer = backend.set_state(encoded_state(changed), None if found is None else found[1])
         return changed if answer is not None and answer[2] else None
 
-    try:
-        return swapped(change, _MOST_REFUSALS)
-    except TooManyRefusals as error:
-        raise RendezvousConnectionError(f"could not ask {_names(nodes)} to leave: {error}") from error
+    return swapped(change, _MOST_REFUSALS, f"could not ask {_names(nodes)} to leave")
 
 
 def _asked(node: Entry, state: State, timeout: Duration, again: bool) -> str:

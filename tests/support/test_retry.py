@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.clock import TooManyRefusals, swapped
+from elastic_core.clock import swapped
+from elastic_core.errors import RendezvousConnectionError
 
 
 def test_writer_that_always_loses_gives_up():
     tries = []
-    with pytest.raises(TooManyRefusals, match="within 4 attempts, because other writers were always faster"):
-        swapped(lambda: tries.append(1), attempts=4)
+    message = "^the state: could not write within 4 attempts, because other writers were always faster$"
+    with pytest.raises(RendezvousConnectionError, match=message):
+        swapped(lambda: tries.append(1), 4, "the state")
     assert len(tries) == 4
