@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import threading
@@ -46,9 +45,9 @@ def import_with(module: str, variable: str, value: str) -> Any:
     """
     with _lock:
         if module.partition(".")[0] in sys.modules or variable in os.environ:
-            return importlib.import_module(module)
+            return import_module(module)
         os.environ[variable] = value
         try:
-            return importlib.import_module(module)
+            return import_module(module)
         finally:
             os.environ.pop(variable, None)

@@ -19,20 +19,15 @@ if TYPE_CHECKING:
 def mapped(variable: str, size: int) -> mmap.mmap | bytearray:
     """Map the file whose path is in this environment variable. If there is no such file, or its size is not `size`
     bytes, return a private buffer of zeros, so that workers can also run without an agent."""
-    try:
-        path = os.environ[variable]
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except (KeyError, OSError, ValueError):
-        return bytearray(size)
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_size != size:
-            return bytearray(size)
-        return mmap.mmap(fd, size)
-    except (OSError, ValueError):
-        return bytearray(size)
-    finally:
-        os.close(fd)
+    with contextlib.suppress(KeyError, OSError, ValueError):
+        fd = os.open(os.environ[variable], os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            status = os.fstat(fd)
+            if stat.S_ISREG(status.st_mode) and status.st_size == size:
+                return mmap.mmap(fd, size)
+        finally:
+            os.close(fd)
+    return bytearray(size)
 
 
 class PageFile:

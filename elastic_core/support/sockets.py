@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import queue
 import socket
-import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.support.addresses import ip_address, is_loopback, joined_host_port
+from elastic_core.support.bounded import BackgroundCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,8 +63,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        address = ip_address(self.host.partition("%")[0])
-        return address is not None and address.is_loopback
+        return is_loopback(self.host)
 
     def __str__(self) -> str:
         return joined_host_port(self.host, self.port)
@@ -126,25 +125,18 @@ def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> se
     delay the others."""
     clock = SystemClock()
     until = later(clock.now(), seconds)
-    silent = set(targets)
-    answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
-    def ask(name: str, host: str, port: int) -> None:
+    def answers(host: str, port: int) -> bool:
         try:
             address = resolve_host(host, port)[0]
             with socket.socket(address.family, socket.SOCK_STREAM) as sock:
                 sock.settimeout(max(0.001, until - clock.now()))
-                answered = sock.connect_ex(address.sockaddr) in _ANSWERS
-        except OSError:
-            answered = False
-        answers.put(name if answered else None)
+                return sock.connect_ex(address.sockaddr) in _ANSWERS
+        except (OSError, OverflowError):  # OverflowError: the port is out of range
+            return False
 
-    for name, (host, port) in targets.items():
-        threading.Thread(target=ask, args=(name, host, port), name="elastic probe", daemon=True).start()
-    with contextlib.suppress(queue.Empty):
-        for _ in targets:
-            silent.discard(answers.get(timeout=max(0.0, until - clock.now())) or "")
-    return silent
+    calls = {name: BackgroundCall(partial(answers, *target), "elastic probe") for name, target in targets.items()}
+    return {name for name, call in calls.items() if not (call.wait(until - clock.now()) and call.result())}
 
 
 def bound_socket(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> socket.socket:
@@ -214,11 +206,10 @@ def bind_at(sock: socket.socket, host: str) -> None:
 
 
 def keep_open(sock: socket.socket, seconds: int) -> None:
-    """Make the kernel send a keepalive packet after this many idle seconds, if the platform supports it."""
+    """Make the kernel send a keepalive packet after this many idle seconds."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
-        if hasattr(socket, option):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, seconds)
 
 
 class PortReservation:
@@ -240,7 +231,7 @@ class PortReservation:
 
     def __init__(self, port: int = 0, host: str = "") -> None:
         try:
-            self._socket = bound_at(host, port) if host else bound_everywhere(port)
+            self._socket = bound_at(host, port)
         except OverflowError as error:
             raise _unavailable(port, "ports range from 0 to 65535") from error
         except OSError as error:
