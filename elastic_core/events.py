@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, Problem
@@ -31,6 +31,7 @@ EventHandler = Callable[[Any], None]
 EventMetadataValue = str | int | float | bool | None
 
 _RDZV = "dynamic_rendezvous"
+T = TypeVar("T", bound="_Serializable")
 
 _log = get_logger()
 _clock = SystemClock()
@@ -48,13 +49,10 @@ def _now_in_ms() -> int:
 
 
 @dataclass(frozen=True)
-class Event:
-    """An event that a component reports. `timestamp` is in milliseconds since the epoch (default: now)."""
+class _Serializable:
+    """An event that can be converted to JSON. `enumerated` contains the name and the type of its only enum field."""
 
-    name: str
-    source: EventSource
-    timestamp: int = field(default_factory=_now_in_ms)
-    metadata: Mapping[str, EventMetadataValue] = field(default_factory=dict)
+    enumerated: ClassVar[tuple[str, type[enum.Enum]]]
 
     def serialize(self) -> str:
         """Return the event as one line of JSON."""
@@ -64,11 +62,29 @@ class Event:
         return self.serialize()
 
     @classmethod
-    def deserialize(cls, data: Event | str) -> Event:
+    def deserialize(cls: type[T], data: T | str) -> T:
         """Return the event that `serialize` converted to text. Raises ValueError or TypeError for anything else."""
-        if isinstance(data, Event):
+        if isinstance(data, cls):
             return data
-        return cls(**_read(data, "source", EventSource))
+        name, kind = cls.enumerated
+        text = cast("str", data)
+        try:
+            fields = json.loads(text)
+            return cls(**{**fields, name: kind(fields[name])})
+        except (LookupError, RecursionError) as error:
+            raise ValueError(f"expected an event with a valid {name}, found {text[:60]!r}") from error
+
+
+@dataclass(frozen=True)
+class Event(_Serializable):
+    """An event that a component reports. `timestamp` is in milliseconds since the epoch (default: now)."""
+
+    enumerated = "source", EventSource
+
+    name: str
+    source: EventSource
+    timestamp: int = field(default_factory=_now_in_ms)
+    metadata: Mapping[str, EventMetadataValue] = field(default_factory=dict)
 
 
 class NodeState(str, enum.Enum):
@@ -81,7 +97,7 @@ class NodeState(str, enum.Enum):
 
 
 @dataclass(frozen=True)
-class RdzvEvent:
+class RdzvEvent(_Serializable):
     """A rendezvous event.
 
     Args:
@@ -91,6 +107,8 @@ class RdzvEvent:
         local_id: identifies the node's process on its machine.
         error_trace: the traceback if the state is FAILED.
     """
+
+    enumerated = "node_state", NodeState
 
     name: str
     run_id: str
@@ -102,28 +120,6 @@ class RdzvEvent:
     rank: int | None = None
     local_id: int | None = None
     error_trace: str = ""
-
-    def serialize(self) -> str:
-        """Return the event as one line of JSON."""
-        return json.dumps(asdict(self))
-
-    def __str__(self) -> str:
-        return self.serialize()
-
-    @classmethod
-    def deserialize(cls, data: RdzvEvent | str) -> RdzvEvent:
-        """Return the event that `serialize` converted to text. Raises ValueError or TypeError for anything else."""
-        if isinstance(data, RdzvEvent):
-            return data
-        return cls(**_read(data, "node_state", NodeState))
-
-
-def _read(data: str, name: str, kind: type[enum.Enum]) -> dict[str, Any]:
-    try:
-        fields = json.loads(data)
-        return {**fields, name: kind(fields[name])}
-    except (LookupError, RecursionError) as error:
-        raise ValueError(f"expected an event with a valid {name}, found {data[:60]!r}") from error
 
 
 def _drop(event: object) -> None:

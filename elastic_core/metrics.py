@@ -70,14 +70,7 @@ def configure(handler: MetricHandler, group: str | None = None) -> None:
 
 def put_metric(metric_name: str, metric_value: float, metric_group: str = DEFAULT_GROUP) -> None:
     """Pass one value to the group's handler. An exception in the handler is only logged."""
-    _emit(_handlers.get(metric_group, _handlers[None]), metric_group, metric_name, metric_value)
-
-
-def _emit(handler: MetricHandler, metric_group: str, metric_name: str, metric_value: float) -> None:
-    try:
-        handler.emit(MetricData(_clock.timestamp(), metric_group, metric_name, metric_value))
-    except Exception as error:  # noqa: BLE001 - a handler's error must not end the program
-        _log.warning("metric lost", metric=metric_name, handler=type(handler).__name__, exc_info=error)
+    getStream(metric_group).add_value(metric_name, metric_value)
 
 
 class MetricStream:
@@ -89,7 +82,10 @@ class MetricStream:
 
     def add_value(self, metric_name: str, metric_value: float) -> None:
         """Pass one value to the handler. An exception in the handler is only logged."""
-        _emit(self.handler, self.group_name, metric_name, metric_value)
+        try:
+            self.handler.emit(MetricData(_clock.timestamp(), self.group_name, metric_name, metric_value))
+        except Exception as error:  # noqa: BLE001 - a handler's error must not end the program
+            _log.warning("metric lost", metric=metric_name, handler=type(self.handler).__name__, exc_info=error)
 
 
 def getStream(group: str) -> MetricStream:  # noqa: N802 - torch's name
