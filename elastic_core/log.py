@@ -121,13 +121,12 @@ EVENTS: Mapping[EventName, str] = {
     "entry dropped": "the store dropped this node's entry; the node is alive, and registers again",
     "lines dropped": "the reader of this log stalled, and the given number of lines was dropped",
 }
-"""The events that the core and this project's plugins log, with their meanings."""
 
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 Format = Literal["human", "json"]
 _COLORS = {"debug": "\x1b[2m", "info": "", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m"}
 _PLAIN = "\x1b[0m"
-_PATIENCE: Duration = 0.5  # see `configure`
+_PATIENCE: Duration = 0.5  # seconds to wait for a stalled reader before its lines are dropped
 _lock = threading.RLock()
 
 
@@ -173,7 +172,6 @@ def configure(
     level: str = "info",
     stream: TextIO | None = None,
     clock: Clock | None = None,
-    patience: Duration = _PATIENCE,
 ) -> None:
     """Set the format and the destination of all loggers. Before the first call, lines go to Python's logger
     `elastic_core`, and are shown only if that logger has a handler (but see `show_unless_configured`).
@@ -184,7 +182,6 @@ def configure(
         level: the lowest level to write, one of `LEVELS`, in upper or lower case.
         stream: the destination (default: the current `sys.stderr`).
         clock: provides the timestamps.
-        patience: how many seconds to wait for a stalled reader. After that, lines are dropped until it has caught up.
 
     Raises:
         ValueError: the format or the level is unknown.
@@ -194,16 +191,15 @@ def configure(
         raise ValueError(f"expected a log format ({', '.join(get_args(Format))}), found {format!r}")
     if level.lower() not in LEVELS:
         raise ValueError(f"expected a log level ({', '.join(LEVELS)}), found {level!r}")
-    _output = _Output(format, LEVELS[level.lower()], _Sink(stream, patience), clock or SystemClock())
+    _output = _Output(format, LEVELS[level.lower()], _Sink(stream), clock or SystemClock())
 
 
 class _Sink:
     """A stream that does not block the agent. If the reader stalls (a pager, Ctrl-S), lines that it does not read in
     time are dropped."""
 
-    def __init__(self, stream: TextIO | None, patience: Duration) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
-        self._patience = patience
         self._stalled = False
         self._cut = False
         self._dropped = 0
@@ -254,7 +250,7 @@ class _Sink:
             return True
         poll = select.poll()
         poll.register(fd, select.POLLOUT)
-        self._stalled = not poll.poll(0 if self._stalled else self._patience * 1000)
+        self._stalled = not poll.poll(0 if self._stalled else _PATIENCE * 1000)
         return not self._stalled
 
 
