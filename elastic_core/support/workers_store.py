@@ -29,7 +29,6 @@ from elastic_core.support.sockets import PortReservation
 from elastic_core.text import truth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from importlib.machinery import ModuleSpec
 
     from elastic_core.clock import Duration
@@ -170,7 +169,7 @@ class _Host:
 
     def _run(self, sock: socket.socket) -> None:
         if self._process is None:
-            self._wait_for_need(sock)
+            _wait_for_need(sock)
         reason = "its process has ended"
         try:
             with self._lock:
@@ -188,13 +187,6 @@ class _Host:
             get_logger(reason=reason).error("workers' store lost")
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-
-    def _wait_for_need(self, sock: socket.socket) -> None:
-        with _loading_torch() as loading:
-            poll = select.poll()
-            for descriptor in (sock.fileno(), *loading):
-                poll.register(descriptor, select.POLLIN)
-            poll.poll()
 
     def _hand_over(self, sock: socket.socket) -> socket.socket:
         if self._process is not None and self._control is not None:
@@ -229,23 +221,22 @@ def _torch() -> ModuleSpec | None:
     return find_spec("torch")
 
 
-@contextlib.contextmanager
-def _loading_torch() -> Iterator[tuple[int, ...]]:
-    """Yield a descriptor that becomes readable when a process on this machine opens one of torch's libraries. Without
-    inotify, no descriptor is yielded, and the process starts when the first client connects."""
+def _wait_for_need(sock: socket.socket) -> None:
+    """Wait until a client connects or, if inotify is available, a process on this machine opens one of torch's
+    libraries."""
     import ctypes
 
     found, libc = _torch(), ctypes.CDLL(None)
     folder = Path(found.origin if found is not None and found.origin else "").parent / "lib"
-    descriptor = libc.inotify_init1(os.O_CLOEXEC) if hasattr(libc, "inotify_init1") else -1
-    if descriptor < 0:
-        yield ()
-        return
-    try:
-        libc.inotify_add_watch(descriptor, os.fsencode(folder), _IN_OPEN)
-        yield (descriptor,)
-    finally:
-        os.close(descriptor)
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    loading = libc.inotify_init1(os.O_CLOEXEC)
+    if loading >= 0:
+        libc.inotify_add_watch(loading, os.fsencode(folder), _IN_OPEN)
+        poll.register(loading, select.POLLIN)
+    poll.poll()
+    if loading >= 0:
+        os.close(loading)
 
 
 def _need_files() -> None:
