@@ -139,31 +139,25 @@ def cut_unanswered(port: int) -> None:
 
 
 class AcceptedConnection(NamedTuple):
-    """A connection that a server in this process has accepted on `port`, with the peer's address (`host`, `its_port`)
-    and the number of bytes received from it."""
+    """A connection that a server in this process has accepted: the peer's address, and the number of bytes received
+    from it."""
 
     host: str
-    its_port: int
     port: int
     received: int
 
 
-def accepted() -> list[AcceptedConnection]:
-    """Return all accepted connections of this process, starting with the one that has received the most bytes."""
-    ports: set[int] = set()
+def accepted(port: int) -> list[AcceptedConnection]:
+    """Return the connections to this process's server on `port`, starting with the one that has received the most
+    bytes."""
     found: list[AcceptedConnection] = []
     for handle in _open_sockets():
-        if handle.family not in (socket.AF_INET, socket.AF_INET6):
-            continue
         with contextlib.suppress(OSError):  # not connected
-            port = handle.getsockname()[1]
-            if handle.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                ports.add(port)
-            else:
+            if handle.family in (socket.AF_INET, socket.AF_INET6) and handle.getsockname()[1] == port:
                 host, its_port = handle.getpeername()[:2]
-                taken = _number(handle, "=Q", _RECEIVED)
-                found.append(AcceptedConnection(host.removeprefix("::ffff:"), its_port, port, taken))
-    return sorted((peer for peer in found if peer.port in ports), key=lambda peer: -peer.received)
+                received = _number(handle, "=Q", _RECEIVED)
+                found.append(AcceptedConnection(host.removeprefix("::ffff:"), its_port, received))
+    return sorted(found, key=lambda peer: -peer.received)
 
 
 def _leads_to(handle: socket.socket, port: int) -> bool:

@@ -7,7 +7,7 @@ import contextlib
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from elastic_c10d.connection import TorchConnection, cut_unanswered, socket_of
 from elastic_c10d.torch_store import distributed, innermost
@@ -27,17 +27,11 @@ class SharedConnector:
     """Gives all callers the same store, which must be thread-safe, as FileStore and HashStore are."""
 
     grace: Duration = 0.0
+    hosts = False
 
     def __init__(self, store: Store, where: str = "") -> None:
-        self._connection = TorchConnection(store, pushes=False, where=where or type(store).__name__)
-
-    @property
-    def where(self) -> str:
-        return self._connection.where
-
-    @property
-    def hosts(self) -> bool:
-        return False
+        self.where = where or type(store).__name__
+        self._connection = TorchConnection(store, pushes=False, where=self.where)
 
     def connect(self, aside: bool = False) -> TorchConnection:
         return self._connection
@@ -51,31 +45,20 @@ class BorrowedTcpConnector:
     owner, and is usually so long that one read of a key that has just been deleted would block the node for minutes."""
 
     grace: Duration = 0.0
+    hosts = False
 
-    def __init__(self, store: Store, base: Store) -> None:
+    def __init__(self, store: Any, base: Any) -> None:
         self._store, self._base = store, base
         self._dialer = StoreDialer()
-        self._host, self._port = str(_attribute(base, "host")), int(_attribute(base, "port"))
-
-    @property
-    def where(self) -> str:
-        return f"{self._host}:{self._port}"
-
-    @property
-    def hosts(self) -> bool:
-        return False
+        self.where = f"{base.host}:{base.port}"
 
     def connect(self, aside: bool = False) -> TorchConnection:
         if self._store is self._base:
-            return self._dialer.dial(self._host, self._port, self.where, CONNECT_TIMEOUT, patiently=aside)
-        return self._dialer.run(self._clone, self._port, self.where, CONNECT_TIMEOUT)
+            return self._dialer.dial(self._base.host, self._base.port, self.where, CONNECT_TIMEOUT, patiently=aside)
+        return self._dialer.run(self._store.clone, self._base.port, self.where, CONNECT_TIMEOUT)
 
     def close(self) -> None:
         self._dialer.close()
-
-    def _clone(self) -> Store:
-        clone: Callable[[], Store] = getattr(self._store, "clone")  # noqa: B009 - newer torch versions have it
-        return clone()
 
 
 @dataclass(frozen=True)
@@ -155,10 +138,9 @@ class StoreDialer:
         for port in tuple(self._called):
             cut_unanswered(port)
 
-    def _finished(self, store: Store, port: int, where: str, watched: bool) -> TorchConnection:
+    def _finished(self, store: Any, port: int, where: str, watched: bool) -> TorchConnection:
         connection = TorchConnection(store, True, where, socket_of(store, port))
-        set_timeout: Callable[[timedelta], None] = getattr(store, "set_timeout")  # noqa: B009 - not in our protocol
-        set_timeout(timedelta(seconds=self._read_timeout))
+        store.set_timeout(timedelta(seconds=self._read_timeout))
         connection.bound(self._read_timeout, watched)
         return connection
 
@@ -179,8 +161,3 @@ def as_connector(store: Store | StoreConnector) -> StoreConnector:
     if isinstance(base, distributed().TCPStore) and (store is base or hasattr(store, "clone")):
         return BorrowedTcpConnector(store, base)
     return SharedConnector(store)
-
-
-def _attribute(store: Store, name: str) -> str | int:
-    value: str | int = getattr(store, name)
-    return value

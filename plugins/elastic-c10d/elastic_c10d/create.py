@@ -180,23 +180,17 @@ def open_backend(params: RendezvousParameters) -> C10dRendezvousBackend:
         RendezvousConnectionError: the file does not exist.
     """
     distributed()  # so that the time limit does not include the import
-    return C10dRendezvousBackend(_observing(params), params.run_id, observes=True)
-
-
-def _observing(params: RendezvousParameters) -> StoreConnector:
     options = options_of(params, C10D)
     patience = options["join_timeout"]
-    if options["store_type"].lower() == "file":
-        if not Path(params.endpoint).is_file():
-            raise RendezvousConnectionError(f"the store's file {params.endpoint} does not exist")
-        return file_connector(params.endpoint)
-    return TcpConnector(
-        parse_endpoints(params.endpoint),
-        None,
-        patience,
-        min(CONNECT_TIMEOUT, patience),
-        options["read_timeout"],
-    )
+    connector: StoreConnector
+    if options["store_type"].lower() != "file":
+        endpoint, longest = parse_endpoints(params.endpoint), min(CONNECT_TIMEOUT, patience)
+        connector = TcpConnector(endpoint, None, patience, longest, options["read_timeout"])
+    elif Path(params.endpoint).is_file():
+        connector = file_connector(params.endpoint)
+    else:
+        raise RendezvousConnectionError(f"the store's file {params.endpoint} does not exist")
+    return C10dRendezvousBackend(connector, params.run_id, observes=True)
 
 
 def tcp_store(endpoint: Endpoint, is_host: bool | None, timeout: Duration) -> Store:

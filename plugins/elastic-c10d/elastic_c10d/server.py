@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastic_c10d.connection import AcceptedConnection, accepted
+from elastic_c10d.connection import accepted
 from elastic_c10d.endpoint import Endpoint, parse_endpoints
 from elastic_c10d.torch_store import distributed
 from elastic_core.plugin import (
@@ -179,7 +179,7 @@ class OverloadWatch:
         """Return whether the server exceeds a limit. Raises OSError if that cannot be determined."""
         if self._grown() > self._most:
             return True
-        return own_files() > self._connections and len(self._accepted()) > self._connections
+        return own_files() > self._connections and len(accepted(self._port)) > self._connections
 
     def _keep_spare(self) -> None:
         """Keep a spare file open, which a check closes if no descriptor is left."""
@@ -194,13 +194,10 @@ class OverloadWatch:
         self._least = min(self._least, now)
         return now - self._least
 
-    def _accepted(self) -> list[AcceptedConnection]:
-        return [peer for peer in accepted() if peer.port == self._port]
-
     def _replace(self) -> None:
-        peers = self._accepted()
+        peers = accepted(self._port)
         heaviest = ", ".join(
-            f"{joined_host_port(peer.host, peer.its_port)} sent {peer.received // _MIB} MiB to port {peer.port}"
+            f"{joined_host_port(peer.host, peer.port)} sent {peer.received // _MIB} MiB to port {self._port}"
             for peer in peers[:3]
         )
         log = get_logger(most_mib=self._most // _MIB, most_connections=self._connections)
