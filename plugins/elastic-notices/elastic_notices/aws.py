@@ -41,9 +41,7 @@ def decode_action(answer: Answer, now: float) -> Notice | None:
     """Decode `{"action": "stop", "time": "2026-11-28T08:22:00Z"}`. Status 404 means that there is no notice."""
     if answer.status == 404:
         return None
-    if answer.status != 200:
-        raise answer.unexpected()
-    found = parse_object(answer.text)
+    found = parse_object(answer.expected_text())
     action = found.get("action")
     if action not in ("hibernate", "stop", "terminate"):
         raise ValueError("expected the action to be hibernate, stop or terminate")
@@ -54,9 +52,7 @@ def decode_rebalance(answer: Answer) -> Notice | None:
     """Decode `{"noticeTime": "2026-11-28T08:22:00Z"}`, which does not contain the time of an interruption."""
     if answer.status == 404:
         return None
-    if answer.status != 200:
-        raise answer.unexpected()
-    parse_time(parse_object(answer.text).get("noticeTime"))
+    parse_time(parse_object(answer.expected_text()).get("noticeTime"))
     return Notice("AWS recommends replacing this spot instance")
 
 
@@ -83,12 +79,10 @@ class MetadataService:
     def _new_token(self) -> tuple[str, Instant]:
         asked_at = self._clock.now()
         lives = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_LIVES)}
-        answer = self._web.ask("/latest/api/token", lives, "PUT")
-        if answer.status != 200:
-            raise answer.unexpected()
-        if not (answer.text.isascii() and answer.text.isprintable()):  # it becomes a header
+        token = self._web.ask("/latest/api/token", lives, "PUT").expected_text()
+        if not (token.isascii() and token.isprintable()):  # it becomes a header
             raise ValueError("the service returned an invalid token")
-        return answer.text, later(asked_at, _TOKEN_LIVES - _RENEWED_BEFORE)
+        return token, later(asked_at, _TOKEN_LIVES - _RENEWED_BEFORE)
 
 
 def _service(context: Context) -> MetadataService:

@@ -36,9 +36,7 @@ def watch_vm(context: Context, pause: Pause) -> Notices:
 
 def decode_name(answer: Answer) -> str:
     """Decode the name of this VM."""
-    if answer.status != 200:
-        raise answer.unexpected()
-    if not (name := answer.text.strip()):
+    if not (name := answer.expected_text().strip()):
         raise ValueError("the name of this VM is empty")
     return name
 
@@ -46,11 +44,9 @@ def decode_name(answer: Answer) -> str:
 def decode(answer: Answer, name: str, now: float) -> Notice | None:
     """Return the notice for the first event that stops this VM. The service lists the events of all VMs of an
     availability set or scale set."""
-    if answer.status != 200:
-        raise answer.unexpected()
     notices = [
         _notice(event, now)
-        for event in _objects(parse_object(answer.text).get("Events"))
+        for event in _objects(parse_object(answer.expected_text()).get("Events"))
         if event.get("EventType") in _LEAVE and name.casefold() in _names(event.get("Resources"))
     ]
     return min(notices, key=lambda notice: notice.at or now, default=None)

@@ -79,7 +79,5 @@ class Vm:
         answer = self._web.ask(_INSTANCE + path, {_FLAVOR: "Google"}, held=held)
         if answer.headers.get(_FLAVOR) != "Google":
             raise ValueError("the response does not come from a GCP metadata server")
-        if answer.status != 200:
-            raise answer.unexpected()
-        etag = answer.headers.get("ETag", "0")
-        return answer.text.strip(), etag if etag.isalnum() else "0"
+        text, etag = answer.expected_text(), answer.headers.get("ETag", "0")
+        return text.strip(), etag if etag.isalnum() else "0"

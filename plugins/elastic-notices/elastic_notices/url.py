@@ -28,9 +28,7 @@ def decode(answer: Answer, now: float) -> Notice | None:
     """Decode `{"at": TIME or null, "reason": TEXT}`, both optional. Status 204 or 404 means that there is no notice."""
     if answer.status in (204, 404):
         return None
-    if answer.status != 200:
-        raise answer.unexpected()
-    found = parse_object(answer.text)
+    found = parse_object(answer.expected_text())
     at, reason = found.get("at"), found.get("reason", "")
     if not isinstance(reason, str):
         raise ValueError(f"the reason must be a string, not {type(reason).__name__}")

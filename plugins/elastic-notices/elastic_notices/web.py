@@ -26,9 +26,11 @@ class Answer(NamedTuple):
     text: str = ""
     headers: Mapping[str, str] = {}
 
-    def unexpected(self) -> ValueError:
-        """Return the error for a status that the service does not document."""
-        return ValueError(f"the service returned the HTTP status {self.status}")
+    def expected_text(self) -> str:
+        """Return the text. Raises ValueError if the status is not 200, because the service documents no other."""
+        if self.status != 200:
+            raise ValueError(f"the service returned the HTTP status {self.status}")
+        return self.text
 
 
 class Web:
