@@ -26,8 +26,8 @@ class BackgroundCall(Generic[T]):
         self, action: Callable[[], T], name: str = "elastic-call", then: Callable[[], object] = lambda: None
     ) -> None:
         self._action, self._then = action, then
-        self._changed = threading.Condition()
-        self._over = self._cut = False
+        self._changed = threading.Event()  # the call has ended, or `interrupt` was called
+        self._over = False
         self._values: list[T] = []
         self._error: BaseException | None = None
         threading.Thread(target=self._run, name=name, daemon=True).start()
@@ -35,15 +35,12 @@ class BackgroundCall(Generic[T]):
     def wait(self, limit: Duration) -> bool:
         """Wait until the call has ended or `interrupt` is called, but for at most `limit` seconds. Returns whether the
         call has ended."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._over or self._cut, limit)
-            return self._over
+        self._changed.wait(limit)
+        return self._over
 
     def interrupt(self) -> None:
         """Make all current and future calls of `wait` return immediately. Any thread may call this method."""
-        with self._changed:
-            self._cut = True
-            self._changed.notify_all()
+        self._changed.set()
 
     def result(self, limit: Duration = 0.0) -> T:
         """Return the call's result, or raise its exception. Raises CallTimeout after `limit` seconds."""
@@ -58,9 +55,8 @@ class BackgroundCall(Generic[T]):
             self._values.append(self._action())
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             self._error = error
-        with self._changed:
-            self._over = True
-            self._changed.notify_all()
+        self._over = True
+        self._changed.set()
         self._then()
 
 
