@@ -180,12 +180,8 @@ class StatusBoard:
 
     def __init__(self, run_id: str, node: str, role: str, max_restarts: int, clock: Clock) -> None:
         self._clock = clock
-        self._loop_alive_at = clock.timestamp
-        self._faults: Sequence[Callable[[], str]] = ()
-        self._template_pid: Callable[[], int | None] = lambda: None
-        self._not_signed: Callable[[], int] = lambda: 0
         self._checks: Callable[[], Sequence[CheckStatus]] = tuple
-        self._on_recovered: Observer = lambda _: None
+        self.follow(clock.timestamp)
         self._lock = threading.Lock()
         self._subscribers: list[Callable[[], None]] = []
         self._marks = RecoveryMarks()
