@@ -256,7 +256,6 @@ class Watch:
     Args:
         varies: returns whether a variable differs between workers.
         installed: returns whether a file belongs to an installation, see `installation`.
-        look: returns the current state of the process.
         tell: called once for each left module, with its name and the reason.
         varying: names of variables that differ between workers and are not set in this process.
     """
@@ -267,13 +266,11 @@ class Watch:
         installed: Callable[[str], bool],
         tell: Callable[[str, str], None],
         varying: Iterable[str] = (),
-        look: Callable[[], ProcessState] = state_of_process,
     ) -> None:
         self._varies = varies
         self._installed = installed
         self._tell = tell
         self._varying = tuple(varying)
-        self._look = look
         self._left: dict[str, str] = {}
         self._excluded: tuple[str, ...] = ()
         self._origins: dict[str, str] = {}
@@ -325,7 +322,7 @@ class Watch:
 
     def run(self, load: Callable[[], object]) -> None:
         """Run one import. All its errors are raised, except for `DeferredImport`."""
-        self._state = self._look()
+        self._state = state_of_process()
         with contextlib.suppress(DeferredImport):
             try:
                 load()
@@ -394,10 +391,10 @@ class Watch:
 
     def _compare(self) -> None:
         """Attribute any change of the process's state to the innermost running module."""
-        before, after = self._state, self._look()
+        before, after = self._state, state_of_process()
         if before and after.threads > before.threads:
             _try_fork()  # pools that stop their threads before a fork, such as OpenBLAS's, are harmless
-            after = self._look()
+            after = state_of_process()
         if before and self._running:
             self._opened.update(dict.fromkeys(after.files - before.files, self._running[-1]))
             if what := change(before, after):
