@@ -22,9 +22,7 @@ def start_tcp_store(sock: socket.socket, distributed: Any) -> Any:
     """Return a TCPStore that serves on this listening socket until the store is garbage-collected. The store owns the
     socket. `distributed` is the module `torch.distributed`."""
     host, port = sock.getsockname()[:2]
-    own = {"::": "::1", "0.0.0.0": "127.0.0.1"}.get(host, host)
-    if sock.family == socket.AF_INET6 and not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
-        own = "127.0.0.1" if host == "::" else own
+    own = "127.0.0.1" if host in ("::", "0.0.0.0") else host  # a socket at `::` also accepts IPv4, see `bound_socket`
     return distributed.TCPStore(own, port, None, True, _TIMEOUT, wait_for_workers=False, master_listen_fd=sock.detach())
 
 
