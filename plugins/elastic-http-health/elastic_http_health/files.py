@@ -15,8 +15,6 @@ from elastic_core.plugin import BackgroundCall, SystemClock, get_logger, later
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elastic_core.plugin import Clock
-
 T = TypeVar("T")
 
 _AT_MOST_EVERY = 1.0  # seconds between two checks of the files
@@ -34,10 +32,10 @@ class FromFiles(Generic[T]):
         ValueError: the first call to `make` failed.
     """
 
-    def __init__(self, files: Sequence[str], make: Callable[[], T], clock: Clock | None = None) -> None:
+    def __init__(self, files: Sequence[str], make: Callable[[], T]) -> None:
         self._files = files
         self._make = make
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._look: BackgroundCall[tuple[object, T]] | None = None
         self._told = ""
         self._seen, self._value = self._read()

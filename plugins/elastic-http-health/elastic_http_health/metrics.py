@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily as Counters
 from prometheus_client.core import GaugeMetricFamily as Gauges
 from prometheus_client.core import HistogramMetricFamily as Histograms
@@ -95,9 +95,7 @@ class Totals:
 def exposition(seen: Observation, totals: Totals, counts: Counts) -> bytes:
     """Return the metrics in Prometheus' text format."""
     families = [*_agent(seen), *_rounds(seen.status), *_durations(totals), *_workers(seen), *_endpoint(counts)]
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(families))
-    return generate_latest(registry)
+    return generate_latest(_Families(families))
 
 
 class _Families(Collector):

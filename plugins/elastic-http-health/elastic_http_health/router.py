@@ -10,7 +10,7 @@ import hmac
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
-from elastic_core.plugin import Probe, get_logger, ip_address, later, live, ready
+from elastic_core.plugin import Probe, SystemClock, get_logger, ip_address, later, live, ready
 from elastic_http_health import document, metrics, page
 from elastic_http_health.document import Observation
 from elastic_http_health.messages import Request, Response, Waiting, text
@@ -19,7 +19,7 @@ from elastic_http_health.usage import UsageLog
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from elastic_core.plugin import AgentStatus, AgentView, Clock, Duration, Instant
+    from elastic_core.plugin import AgentStatus, AgentView, Duration, Instant
     from elastic_http_health.options import Options
 
 _FRESH = 1.0  # seconds
@@ -49,7 +49,6 @@ class Router:
         names: Iterable[str],
         loopback_only: bool,
         counts: metrics.Counts,
-        clock: Clock,
     ) -> None:
         self._agent = agent
         self._timeout = timeout
@@ -57,8 +56,8 @@ class Router:
         self._longest_wait = options.limits.wait_seconds
         self._names = tuple(names)
         self._loopback_only = loopback_only
-        self._clock = clock
-        self._usage = UsageLog(clock)
+        self._clock = SystemClock()
+        self._usage = UsageLog(self._clock)
         self._totals = totals = metrics.Totals()
         self._made: dict[str, _Made] = {}
         self._faults = 0

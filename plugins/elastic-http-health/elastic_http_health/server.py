@@ -14,7 +14,6 @@ from elastic_core.plugin import (
     ConfigurationError,
     HealthCheckServer,
     Problem,
-    SystemClock,
     bound_socket,
     drop_in_forks,
     get_logger,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from elastic_core.plugin import AgentStatus, AgentView, Clock, Duration
+    from elastic_core.plugin import AgentStatus, AgentView, Duration
 
 _STOPPED_WITHIN = 5.0  # seconds
 _NOT_HERE = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
@@ -46,15 +45,12 @@ class HttpHealthServer(HealthCheckServer):
         timeout: seconds without an iteration of the agent's loop after which the agent is considered stuck.
     """
 
-    def __init__(
-        self, agent: AgentView, port: int, timeout: Duration, options: Options | None = None, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, agent: AgentView, port: int, timeout: Duration, options: Options | None = None) -> None:
         self.port = port
         self.counts = Counts()
         self._agent = agent
         self._timeout = timeout
         self._options = options or Options()
-        self._clock = clock or SystemClock()
         self._sockets: set[socket.socket] = set()  # all open sockets: listening ones and connections
         self._stopping = contextlib.ExitStack()
 
@@ -71,7 +67,7 @@ class HttpHealthServer(HealthCheckServer):
             self.port = addresses[0].port
             loopback = all(address.is_loopback for address in addresses)
             names = _names(options, loopback)
-            router = Router(self._agent, self._timeout, options, names, loopback, self.counts, self._clock)
+            router = Router(self._agent, self._timeout, options, names, loopback, self.counts)
             limit = ConnectionLimit(options.limits, self.counts, self._sockets, router.answer, self._channel)
             self._begin(undo, servers, router, limit)
             self._stopping = undo.pop_all()
