@@ -124,17 +124,13 @@ def _meeting_place(params: RendezvousParameters) -> tuple[Endpoint, PortReservat
     """Return the endpoint. If the port is 0 or no endpoint is set, a single node uses any free port."""
     alone = params.max_nodes == 1
     endpoint = parse_endpoints(params.endpoint or ("localhost:0" if alone else ""), least_port=0 if alone else 1)
-    if not alone and not is_loopback_address(endpoint.host):
-        endpoint = _opened(endpoint)
+    if not alone and means_this_machine(endpoint.host) and not is_loopback_address(endpoint.host):
+        # The store's host may use localhost or 0.0.0.0 as the endpoint, while other nodes use the host's name.
+        endpoint = replace(endpoint, host="localhost", is_open=True)
     if endpoint.port:
         return endpoint, None
     reservation = PortReservation()
     return replace(endpoint, port=reservation.port), reservation
-
-
-def _opened(endpoint: Endpoint) -> Endpoint:
-    """Allow the store's host to use localhost or 0.0.0.0 as the endpoint, while other nodes use the host's name."""
-    return replace(endpoint, host="localhost", is_open=True) if means_this_machine(endpoint.host) else endpoint
 
 
 def _warn_of_loopback(endpoint: Endpoint, nodes: int, is_master: bool) -> None:

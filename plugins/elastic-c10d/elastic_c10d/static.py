@@ -75,7 +75,7 @@ def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
     wrong = list(_problems(params))
     if wrong:
         raise ConfigurationError(*wrong)
-    rank = _rank(params) or 0
+    rank = params.get_as_int("rank") or 0
     config = {
         name: value for name, value in params.config.items() if name not in ("rank", "master_addr", "master_port")
     }
@@ -119,7 +119,7 @@ def _problems(params: RendezvousParameters) -> Iterator[Problem]:
             "use one number, or the backend c10d",
         )
     try:
-        rank = _rank(params)
+        rank = params.get_as_int("rank")
     except ValueError as error:
         yield Problem("--node-rank", str(error))
         return
@@ -130,7 +130,3 @@ def _problems(params: RendezvousParameters) -> Iterator[Problem]:
         )
     elif rank is not None and not 0 <= rank < params.max_nodes:
         yield Problem("--node-rank", f"expected a rank from 0 to {params.max_nodes - 1}, found {rank}")
-
-
-def _rank(params: RendezvousParameters) -> int | None:
-    return params.get_as_int("rank")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from elastic_c10d.connection import TorchConnection
     from elastic_c10d.endpoint import Endpoint
     from elastic_c10d.hosting import HostElection
-    from elastic_core.plugin import Address, Clock, Duration, Instant
+    from elastic_core.plugin import Address, Duration, Instant
 
 _PROBE: Duration = 5.0
 _PAUSES = Backoff(first=0.05, longest=1.0)
@@ -51,7 +51,6 @@ class TcpConnector:
             tried once per address.
         connect_timeout: time limit in seconds for a listener to answer as a TCPStore.
         read_timeout: time limit in seconds for the store to answer an operation.
-        clock: measures the patience.
         resolver: resolves a host and port to addresses.
         grace: how many seconds after the failure timeout workers keep running while the store's machine
             answers but the store does not. In that case, the store answers no node at all, so no node is considered
@@ -66,7 +65,6 @@ class TcpConnector:
         patience: Duration = PATIENCE,
         connect_timeout: Duration = CONNECT_TIMEOUT,
         read_timeout: Duration = READ_TIMEOUT,
-        clock: Clock | None = None,
         resolver: Callable[[str, int], list[Address]] = resolve_host,
         grace: Duration = GRACE,
         local_addr: str = "",
@@ -77,7 +75,7 @@ class TcpConnector:
         self._hosting = hosting
         self._patience = patience
         self._connect_timeout = connect_timeout
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._resolve = resolver
         self._dialer = StoreDialer(read_timeout)
         self._grace = grace
