@@ -15,7 +15,6 @@ from elastic_core.config.spec import GROUPS
 from elastic_core.errors import ExitCode
 from elastic_core.hooks import spec as hookspecs
 from elastic_core.hooks.manager import HOOKS
-from elastic_core.log import EVENTS
 
 _NOTE = "<!-- Written by docs/generate.py from the code; edit the code. -->\n"
 
@@ -103,18 +102,6 @@ def exit_codes() -> str:
     return "\n".join(["# Exit codes\n", _NOTE, advice, *head, *rows, signal_row, ""])
 
 
-def log_events() -> str:
-    """Return the page of the event names in the agent's log."""
-    rows = [f"| `{name}` | {meaning} |" for name, meaning in EVENTS.items()]
-    head = [
-        "# Log events\n",
-        _NOTE,
-        "With `--log-format json`, the field `event` of each line contains one of these names. Third-party",
-        "plugins may log other events.\n",
-    ]
-    return "\n".join([*head, "| event | meaning |", "|---|---|", *rows, ""])
-
-
 def hooks() -> str:
     """Return the page of hooks, in the order in which a launch calls them."""
     parts = [
@@ -142,7 +129,6 @@ def _drawn(script: str) -> str:
 PAGES = {
     "settings.md": settings,
     "exit-codes.md": exit_codes,
-    "log-events.md": log_events,
     "hooks.md": hooks,
     "states.md": lambda: _drawn("round_states.py"),
     "states.svg": lambda: runpy.run_path(str(Path(__file__).with_name("round_states.py")))["picture"](),

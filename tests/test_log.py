@@ -163,10 +163,6 @@ def test_plugin_may_log_unlisted_events(output):
     assert (line["event"], line["plugin"], line["channel"]) == ("slack notified", "slack", "ops")
 
 
-def test_every_event_has_a_meaning():
-    assert all(log.EVENTS.values())
-
-
 def test_loggers_follow_later_configuration(output):
     logger = log.get_logger()
     first = output()
