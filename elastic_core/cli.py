@@ -134,8 +134,8 @@ def explain(argv: Sequence[str]) -> None:
             starter = plan.explained_starter(entry.work)
     except ElasticError as error:
         broken = error  # reported after the configuration has been shown
-    about = reading, manager.added_options(), manager.secret_options(), unused, starter
-    show(to_json(as_dict(*about)) if reading.own["json"] else as_text(*about))
+    content = as_dict(reading, manager.added_options(), manager.secret_options(), unused, starter)
+    show(to_json(content) if reading.own["json"] else as_text(content))
     if broken is not None:
         raise broken
 
@@ -191,9 +191,9 @@ def serve(argv: Sequence[str]) -> None:
     """Run `elastic serve`."""
     from elastic_core import compat
     from elastic_core.operate import serve as serving
-    from elastic_core.operate.commands import REQUIRED_FOR_SERVE, ROOM, SERVE
+    from elastic_core.operate.commands import ROOM, SERVE
 
-    manager, reading = _read_command(SERVE, argv, REQUIRED_FOR_SERVE)
+    manager, reading = _read_command(SERVE, argv)
     values = reading.values
     _configure_log(values["log_format"], values["log_level"], manager, reading.left_out)
     backend, endpoint = values["rdzv_backend"] or compat.BACKEND, serving.serving_endpoint(values["rdzv_endpoint"])
@@ -351,26 +351,22 @@ def _expect_guessed(allowed: Sequence[str] | None, read: Sequence[str] | None) -
         raise ConfigurationError(Problem("--plugins", expected))
 
 
-def _read_command(
-    command: Command, argv: Sequence[str], required: Mapping[str, str] | None = None
-) -> tuple[PluginManager, CommandReading]:
+def _read_command(command: Command, argv: Sequence[str]) -> tuple[PluginManager, CommandReading]:
     """Load the plugins and read a command line for `command`. Raises _HelpPrinted if the command line asks for help."""
     from elastic_core import config
 
     sources = config.Sources(argv, os.environ, current_folder(), command.words, mixed=True)
     manager = _load_plugins(sources, sources.allowed_plugins(command.specs))
-    return manager, _read_or_help(command, sources, manager, required)
+    return manager, _read_or_help(command, sources, manager)
 
 
-def _read_or_help(
-    command: Command, sources: Sources, manager: PluginManager, required: Mapping[str, str] | None = None
-) -> CommandReading:
+def _read_or_help(command: Command, sources: Sources, manager: PluginManager) -> CommandReading:
     from elastic_core import config
 
     if sources.line(command.specs).help:
         show(command.help_text())
         raise _HelpPrinted
-    return config.read_command(command, sources, manager.added_options(), required)
+    return config.read_command(command, sources, manager.added_options())
 
 
 def warn_left_out(left_out: Sequence[Problem]) -> None:

@@ -32,6 +32,7 @@ class Command:
         operands: names of the required positional arguments.
         example: a complete command line for the help text.
         codes: exit codes with a special meaning for this command.
+        required: settings that must not be empty, each with the error message to show if it is empty.
         alone: whether to ignore environment variables and the config file, so that the command works even if they are
             invalid.
     """
@@ -43,6 +44,7 @@ class Command:
     operands: tuple[str, ...] = ()
     example: str = ""
     codes: Mapping[ExitCode, str] = field(default_factory=dict)
+    required: Mapping[str, str] = field(default_factory=dict)
     alone: bool = False
 
     @functools.cached_property
@@ -87,18 +89,12 @@ def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:
     return Command(record.name, about, shared, flags, record.operands, words)
 
 
-def read_command(
-    command: Command,
-    sources: Sources,
-    added_options: Sequence[Option] = (),
-    required: Mapping[str, str] | None = None,
-) -> CommandReading:
+def read_command(command: Command, sources: Sources, added_options: Sequence[Option] = ()) -> CommandReading:
     """Read one command line, with the same environment and config file as `run`.
 
     Args:
         sources: what to read; `-h` and `--help` are skipped.
         added_options: options that plugins add to `run`; their variables and config file keys are also valid.
-        required: settings that must not be empty, each with the error message to show if it is empty.
 
     Raises:
         ConfigurationError: lists every problem.
@@ -109,7 +105,7 @@ def read_command(
     values, unreadable = parse_found(gathered.found, command.specs)
     problems = [*gathered.problems, *unreadable.values()]
     reported = {problem.origin for problem in problems}
-    for name, message in (required or {}).items():
+    for name, message in command.required.items():
         flag = command.specs[name].flag
         if not values[name] and name not in unreadable and flag not in reported:
             problems.append(Problem(flag, message))

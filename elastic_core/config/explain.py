@@ -60,35 +60,25 @@ def as_dict(
         "left_out": [{"origin": it.origin, "reason": it.message} for it in reading.left_out],
         "script": reading.script,
         "script_args": list(reading.script_args),
-        "settings": {
-            name: {**entry, "value": _plain(entry["value"])}
-            for name, entry in _settings(reading, secrets, not_used).items()
-        },
+        "settings": _settings(reading, secrets, not_used),
         "plugin_options": _plugin_options(reading, added_options),
         "worker_starter": _without_secrets(starter or {}, secrets),
     }
 
 
-def as_text(
-    reading: Reading,
-    added_options: Iterable[Option],
-    secrets: Collection[str] = (),
-    not_used: Collection[str] = (),
-    starter: Mapping[str, Any] | None = None,
-) -> str:
-    """Return the reading as a table of all settings. Takes the same arguments as `as_dict`."""
+def as_text(content: Mapping[str, Any]) -> str:
+    """Return the result of `as_dict` as a table of all settings."""
     rows = []
-    for name, entry in {**_settings(reading, secrets, not_used), **_plugin_options(reading, added_options)}.items():
+    for name, entry in {**content["settings"], **content["plugin_options"]}.items():
         unit = f" {entry['unit']}" if entry["unit"] and entry["value"] is not None else ""
         useless = f"; not used: {', '.join(entry['not_used'])}" if "not_used" in entry else ""
         rows.append((name, as_word(entry["value"]) + unit, entry["origin"] + useless))
     wide, wider = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = [f"{name:{wide}}  {shown:{wider}}  {origin}" for name, shown, origin in rows]
-    script = " ".join([reading.script or "none", *reading.script_args])
-    left_out = (f"left out: {problem}" for problem in reading.left_out)
-    head = [f"config file: {reading.config_file or 'none'}", *left_out, f"script: {script}", ""]
-    below = _starter_lines(_without_secrets(starter or {}, secrets))
-    return "\n".join(map(in_one_line, [*head, *lines, *below])) + "\n"
+    script = " ".join([content["script"] or "none", *content["script_args"]])
+    left_out = (f"left out: {it['origin']}: {it['reason']}" for it in content["left_out"])
+    head = [f"config file: {content['config_file'] or 'none'}", *left_out, f"script: {script}", ""]
+    return "\n".join(map(in_one_line, [*head, *lines, *_starter_lines(content["worker_starter"])])) + "\n"
 
 
 def _without_secrets(facts: Mapping[str, Any], secrets: Collection[str]) -> dict[str, Any]:
@@ -110,7 +100,7 @@ def _settings(reading: Reading, secrets: Collection[str], not_used: Collection[s
         value = getattr(reading.settings, name)
         if isinstance(value, Mapping):
             value = {key: HIDDEN if is_secret(key, secrets) else text for key, text in value.items()}
-        entries[name] = {"value": value, "unit": spec.unit, "origin": reading.origins[name]}
+        entries[name] = {"value": _plain(value), "unit": spec.unit, "origin": reading.origins[name]}
     if not_used:
         entries["rdzv_conf"]["not_used"] = list(not_used)
     return entries
@@ -127,6 +117,7 @@ def _plugin_options(reading: Reading, options: Iterable[Option]) -> dict[str, di
 
 def as_word(value: object) -> str:
     """Return a value as it is written on the command line, `unset` for None, or `empty` for an empty string or list."""
+    value = _plain(value)
     if value is None:
         return "unset"
     if isinstance(value, bool):
@@ -135,10 +126,8 @@ def as_word(value: object) -> str:
         return f"{value:g}"
     if isinstance(value, Mapping):
         return format_options(value) or "empty"
-    if isinstance(value, frozenset):
-        return ",".join(str(item) for item in sorted(value)) or "empty"
-    if isinstance(value, tuple):
-        return join_commas(_plain(value)) or "empty"
+    if isinstance(value, list):
+        return join_commas(map(str, value)) or "empty"
     return str(value) or "empty"
 
 

@@ -21,16 +21,13 @@ from elastic_core.config.values import NodeRange
 from elastic_core.errors import PluginError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from elastic_core.config.settings import Settings
     from elastic_core.config.spec import Changes, Origins
     from elastic_core.hooks.records import RendezvousBackendRecord
 
     BackendNamed = Callable[[str], RendezvousBackendRecord | None]
-    from collections.abc import Collection, Iterator
-
-    from elastic_core.hooks.records import RendezvousBackendRecord
 
 
 _OPEN = (None, "")  # the values of unset settings
@@ -46,7 +43,7 @@ def resolve(
     """Fill in unset settings from a scheduler's variables in `environ`, the backend's defaults, and other settings.
 
     The result always has a backend. It has a run id, too, except for a multi-node job for which the user has not set
-    one; `rules` reports that case. `new_run_id` is called only for a single node.
+    one; `broken_rules` reports that case. `new_run_id` is called only for a single node.
 
     Raises:
         PluginError: the backend's `defaults` are invalid.

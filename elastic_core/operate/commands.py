@@ -11,7 +11,6 @@ from elastic_core.errors import ExitCode
 from elastic_core.parsing import parse_boolean, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
     from elastic_core.clock import Duration
@@ -33,8 +32,10 @@ _JOB = {
 
 def own_flag(name: str, parse: Any, default: object, about: str, metavar: str = "", unit: str = "") -> Spec:
     """Return the spec of a flag that only one command has. `about` is the help text."""
-    return Spec(name, parse, default, "own", about, metavar, unit, torchrun=False, flag_only=True)
+    return Spec(name, parse, default, "own", about, metavar, unit, flag_only=True)
 
+
+_JSON = own_flag("json", parse_boolean, False, "print JSON")
 
 STATUS = Command(
     "status",
@@ -47,7 +48,7 @@ watches the job for slightly longer than the heartbeat interval, or longer if a 
 """,
     _JOB,
     (
-        own_flag("json", parse_boolean, False, "print JSON"),
+        _JSON,
         own_flag("timeout", seconds(above=0), ANSWER, "how long to wait for the store to answer", "S", "seconds"),
     ),
     example="elastic status --rdzv-endpoint node0:29400 --rdzv-id job7",
@@ -136,14 +137,10 @@ receives SIGTERM or SIGINT.
         ExitCode.SUCCESS: "stopped by a signal",
         ExitCode.BAD_CONFIGURATION: "the port is in use, or the endpoint is not an address of this machine",
     },
+    required={"rdzv_endpoint": "elastic serve requires --rdzv-endpoint=[HOST:]PORT"},
 )
 
-REQUIRED_FOR_SERVE: Mapping[str, str] = {
-    "rdzv_endpoint": "elastic serve requires --rdzv-endpoint=[HOST:]PORT",
-}
 
-
-_JSON = own_flag("json", parse_boolean, False, "print JSON")
 EXPLAIN = (_JSON,)
 """The flags of `elastic explain` in addition to those of `elastic run`."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.backend import RosterBackend
     from elastic_core.operate.observation import JobObservation, Watcher
-    from elastic_core.rendezvous.model import Entry
+    from elastic_core.rendezvous.model import Closed, Entry
 
 _MOST_REFUSALS = 64
 
@@ -85,7 +85,7 @@ def stop(
             raise NotFoundError("the job has no nodes")
         state = within(ANSWER, lambda: ask(watcher.backend, nodes, deadline), settings.rdzv_endpoint)
         if state.closed:
-            tell(in_one_line(_over(state)))
+            tell(in_one_line(_over(state.closed)))
             return
         patience = f"; waiting up to {timeout:g} s until they have left" if timeout else ""
         tell(f"{len(nodes)} node(s) were asked to leave{patience}")
@@ -156,15 +156,14 @@ def ask(backend: RosterBackend, nodes: Sequence[Entry], deadline: Duration | Non
 
 def _asked(node: Entry, state: State, timeout: Duration, again: bool) -> str:
     if state.closed:
-        return _over(state)
+        return _over(state.closed)
     patience = f"; waiting up to {timeout:g} s until it has left" if timeout else ""
     asked = "had already been asked to leave, and its deadline stays the same" if again else "was asked to leave"
     return f"{node.node} on {node.host or 'an unknown host'} {asked}{patience}"
 
 
-def _over(state: State) -> str:
-    closed = state.closed
-    return f"the job is already over: closed by {closed.by}: {closed.reason}" if closed else ""
+def _over(closed: Closed) -> str:
+    return f"the job is already over: closed by {closed.by}: {closed.reason}"
 
 
 def departure(node: Entry, job: JobObservation) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from elastic_core.config import Command, Sources, Spec, read_command
@@ -19,14 +21,14 @@ PAT = Command(
     ),
     ("ANIMAL",),
 )
-REQUIRED = {"rdzv_endpoint": "an endpoint is required"}
+DEMANDING = replace(PAT, required={"rdzv_endpoint": "an endpoint is required"})
 
 
 @pytest.fixture
 def pat(config_reader):
-    def pat(line, environ=None, **more):
+    def pat(line, environ=None, command=PAT, **more):
         sources = Sources(line.split(), environ or {}, config_reader.folder, PAT.words, mixed=True)
-        return read_command(PAT, sources, **more)
+        return read_command(command, sources, **more)
 
     return pat
 
@@ -79,7 +81,7 @@ def test_options_of_plugins_for_run_are_accepted(config_reader, pat):
 
 
 def test_all_problems_are_reported_together(problems):
-    found = problems("cat --timeout soon --jsn --rdzv-conf x", {"ELASTIC_RDZV_ENDPONT": "h"}, required=REQUIRED)
+    found = problems("cat --timeout soon --jsn --rdzv-conf x", {"ELASTIC_RDZV_ENDPONT": "h"}, command=DEMANDING)
     assert set(found) == {"--timeout", "--jsn", "--rdzv-conf", "ELASTIC_RDZV_ENDPONT", "--rdzv-endpoint"}
     assert found["--jsn"] == "unknown flag; did you mean --json?"
     assert found["--rdzv-endpoint"] == "an endpoint is required"
@@ -87,7 +89,7 @@ def test_all_problems_are_reported_together(problems):
 
 def test_required_flag_without_a_value_is_reported_once(pat):
     with pytest.raises(ConfigurationError) as caught:
-        pat("cat --rdzv-endpoint", required=REQUIRED)
+        pat("cat --rdzv-endpoint", command=DEMANDING)
     assert [problem.origin for problem in caught.value.problems] == ["--rdzv-endpoint"]
 
 

@@ -37,12 +37,12 @@ def test_unused_backend_options_are_listed(config_reader):
         "not_used": ["rank"],
     }
     assert "not_used" not in as_dict(reading, ())["settings"]["rdzv_conf"]
-    assert "--rdzv-conf; not used: rank\n" in as_text(reading, (), (), ["rank"])
+    assert "--rdzv-conf; not used: rank\n" in as_text(as_dict(reading, (), (), ["rank"]))
 
 
 def test_as_text_has_a_line_per_setting(config_reader):
     path = config_reader.write("rdzv_conf = {join_timeout = 9}")
-    text = as_text(config_reader.read(added_options=(OPTION,)), (OPTION,))
+    text = as_text(as_dict(config_reader.read(added_options=(OPTION,)), (OPTION,)))
     lines = {line.split()[0]: line for line in text.splitlines()[3:]}
     assert f"config file: {path}" in text
     assert set(lines) == {*SPECS, "drain-after"}
@@ -104,7 +104,8 @@ def test_secrets_are_masked(config_reader):
     health = "--health-port 1 --health-conf host=::,token=hidden"
     others = "--rdzv-conf user=me,password=hidden --watchdog-conf Pass-Word=hidden"
     reading = config_reader.read(f"{health} {others} train.py", added_options=(secret,))
-    for shown in (json.dumps(as_dict(reading, (secret,), {"pass_word"})), as_text(reading, (secret,), {"pass_word"})):
+    document = as_dict(reading, (secret,), {"pass_word"})
+    for shown in (json.dumps(document), as_text(document)):
         assert "hidden" not in shown
         assert shown.count("***") == 4
         assert "me" in shown
@@ -135,7 +136,7 @@ def test_worker_starter_facts_are_shown_without_secrets(config_reader):
     reading = config_reader.read("train.py")
     facts = {"modules": 7, "pw": "s3cret", "left": {"numpy.random": "it draws random values"}}
     assert as_dict(reading, (), {"pw"}, starter=facts)["worker_starter"] == {**facts, "pw": "***"}
-    shown = as_text(reading, (), {"pw"}, starter=facts).partition("worker starter:\n")[2]
+    shown = as_text(as_dict(reading, (), {"pw"}, starter=facts)).partition("worker starter:\n")[2]
     assert [line.strip() for line in shown.splitlines()] == [
         *("modules: 7", "pw: ***", "left: 1"),
         "numpy.random it draws random values",

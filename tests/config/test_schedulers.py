@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.config import NodeRange
-from elastic_core.config.explain import as_text
+from elastic_core.config.explain import as_dict, as_text
 from elastic_core.config.schedulers import READ, from_scheduler
 from elastic_core.config.settings import Settings
 from elastic_core.errors import ConfigurationError
@@ -216,7 +216,7 @@ class TestIndexedJob:
 
 
 def test_explain_names_the_slurm_variables(config_reader):
-    lines = as_text(config_reader.read(f"{MEET} train.py", step(task=2)), ()).splitlines()
+    lines = as_text(as_dict(config_reader.read(f"{MEET} train.py", step(task=2)), ())).splitlines()
     shown = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines[3:]}
     assert shown["nnodes"] == ["4:4", "SLURM_STEP_NUM_NODES"]
     assert shown["node_rank"] == ["2", "SLURM_NODEID"]

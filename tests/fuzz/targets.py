@@ -427,8 +427,9 @@ def flags(data):
     """The words of a command line, one per line."""
     words = [word.replace("\0", "") for word in text_of(data).split("\n")]
     found = _reading(words, {})
-    as_text(found, ())
-    json.dumps(as_dict(found, ()))
+    document = as_dict(found, ())
+    as_text(document)
+    json.dumps(document)
 
 
 BACKENDS = PluginManager.load({}).backend_named
