@@ -14,7 +14,7 @@ from elastic_core.config.reading import (
 from elastic_core.config.settings import SPECS, Settings
 from elastic_core.config.sources import from_environment, from_torchrun
 from elastic_core.config.spec import Spec, specs_of_options
-from elastic_core.config.values import NodeRange, Std, StreamMap
+from elastic_core.config.values import NodeRange, Std
 
 __all__ = [
     "Command",
@@ -26,7 +26,6 @@ __all__ = [
     "Settings",
     "Sources",
     "Spec",
-    "StreamMap",
     "Std",
     "command_of",
     "from_environment",

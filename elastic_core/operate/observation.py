@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import NotFoundError, RendezvousStateError
-from elastic_core.operate.target import opened, parameters
+from elastic_core.operate.target import opened
 from elastic_core.rendezvous.codec import decoded_entry, decoded_state
 from elastic_core.rendezvous.effects import Registration
 from elastic_core.rendezvous.model import State
@@ -199,8 +199,7 @@ def observed(
         RendezvousStateError: the job's data cannot be read.
         ConfigurationError: the backend, its options or the secret file cannot be used.
     """
-    params = parameters(settings, manager, timeout)
-    with opened(params, manager) as (backend, seal):
+    with opened(settings, manager, timeout) as (backend, seal, params):
         watcher = Watcher(backend, clock or SystemClock(), pause or threading.Event().wait, seal)
         begun = watcher.clock.now()
         empty = JobObservation(begun, begun, Observation.of(settings_of(params)))

@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING
 
 from elastic_core.config.values import NodeRange
 from elastic_core.operate.observation import HeartbeatState
-from elastic_core.rendezvous.model import Cause, State, first_failures
+from elastic_core.rendezvous.model import Cause, State
 from elastic_core.rendezvous.roster import alive, is_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from elastic_core.config import Settings
-    from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.health import StopStatus
     from elastic_core.interfaces.node import Member
     from elastic_core.operate.observation import JobObservation
-    from elastic_core.rendezvous.model import Closed, End, Entry
+    from elastic_core.rendezvous.model import Entry
 
 
 class Phase(str, enum.Enum):
@@ -77,50 +74,31 @@ class Snapshot:
     """A job at one moment.
 
     Args:
-        run_id, backend, endpoint: the job and its rendezvous.
-        round: the number of the last round that formed; 0 if none has.
-        formed_because: why that round formed at that moment.
+        settings: the job's settings, with its run id, backend and endpoint.
+        job: the observation that the snapshot describes.
+        state: the job's state, or an empty state before the first one was written.
         nodes: the allowed number of nodes; None before the job's first round.
         members: members of the last round, in rank order.
         others: nodes that are not members, oldest first.
         missing: names of former members that were lost and have not rejoined.
-        restarts, max_restarts: how many restarts have been used, and how many are allowed.
-        last_end: why the last round ended, if a round has ended.
-        failures: the worker failures in that round, by global rank; the root cause comes first.
-        unreadable: the keys of entries that this version cannot read.
-        not_signed: how many values in the store are not signed with the job's secret.
-        observed: the number of seconds from the first read of the store to the last.
+        max_restarts: how many restarts are allowed.
         store_members: a description of each member of the store, if the job hosts a store cluster.
     """
 
-    run_id: str
-    backend: str
-    endpoint: str
+    settings: Settings
+    job: JobObservation
+    state: State
     phase: Phase
-    round: int
-    formed_because: str
     nodes: NodeRange | None
     members: tuple[NodeView, ...]
     others: tuple[NodeView, ...]
     missing: tuple[str, ...]
-    restarts: int
     max_restarts: int
-    last_end: End | None
-    failures: Mapping[int, ProcessFailure]
-    closed: Closed | None
-    unreadable: tuple[str, ...]
-    not_signed: int
-    observed: float
     store_members: tuple[str, ...] = ()
 
-    def standing(self, *standings: NodeStanding) -> tuple[NodeView, ...]:
-        """Return the nodes with one of these standings, members first."""
-        return tuple(view for view in (*self.members, *self.others) if view.standing in standings)
-
-    @property
-    def joined(self) -> int:
-        """How many nodes are ready for the next round."""
-        return len(self.standing(NodeStanding.JOINED))
+    def count(self, standing: NodeStanding) -> int:
+        """Return the number of nodes with this standing."""
+        return sum(view.standing is standing for view in (*self.members, *self.others))
 
 
 def snapshot_of(job: JobObservation, settings: Settings, store_members: tuple[str, ...] = ()) -> Snapshot:
@@ -140,24 +118,15 @@ def snapshot_of(job: JobObservation, settings: Settings, store_members: tuple[st
         view = _view(None, entry.key, entry, _of_other(entry, state, beat, nodes), beat)
         others.append(replace(view, note=state.refusal(entry.key)))
     return Snapshot(
-        run_id=settings.rdzv_id or "",
-        backend=settings.rdzv_backend,
-        endpoint=settings.rdzv_endpoint,
+        settings=settings,
+        job=job,
+        state=state,
         phase=Phase.CLOSED if state.closed else Phase.RUNNING if state.open else Phase.GATHERING,
-        round=state.round.number,
-        formed_because=state.reason,
         nodes=nodes,
         members=tuple(members),
         others=tuple(others),
         missing=() if state.closed else _missing([*members, *others], job, state),
-        restarts=state.restarts,
         max_restarts=max([state.max_restarts, *(entry.max_restarts for entry in job.entries if not state.round)]),
-        last_end=state.end,
-        failures=first_failures(state),
-        closed=state.closed,
-        unreadable=job.unreadable,
-        not_signed=job.not_signed,
-        observed=job.now - job.since,
         store_members=store_members,
     )
 

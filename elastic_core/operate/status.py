@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.errors import ChildFailedError
 from elastic_core.operate.observation import observed
 from elastic_core.operate.snapshot import NodeStanding, Phase, snapshot_of
+from elastic_core.rendezvous.model import first_failures
 from elastic_core.report import failure_lines
 from elastic_core.text import in_one_line
 
@@ -44,31 +45,31 @@ def status(
 
 def as_dict(snapshot: Snapshot) -> dict[str, Any]:
     """Return the snapshot as JSON values. docs/reference/status.md describes the schema."""
-    failures = dict(snapshot.failures)
+    settings, job, state = snapshot.settings, snapshot.job, snapshot.state
+    failures, closed = first_failures(state), state.closed
     first = ChildFailedError("", failures).get_first_failure()[1] if failures else None
-    closed = snapshot.closed
     return {
         "version": VERSION,
-        "run_id": snapshot.run_id,
-        "backend": snapshot.backend,
-        "endpoint": snapshot.endpoint,
+        "run_id": settings.rdzv_id,
+        "backend": settings.rdzv_backend,
+        "endpoint": settings.rdzv_endpoint,
         "phase": snapshot.phase.value,
-        "round": snapshot.round,
-        "formed_because": snapshot.formed_because,
+        "round": state.round.number,
+        "formed_because": state.reason,
         "min_nodes": snapshot.nodes.min if snapshot.nodes else None,
         "max_nodes": snapshot.nodes.max if snapshot.nodes else None,
         "members": [_node(view) for view in snapshot.members],
         "others": [_node(view) for view in snapshot.others],
         "missing": list(snapshot.missing),
-        "restarts": snapshot.restarts,
+        "restarts": state.restarts,
         "max_restarts": snapshot.max_restarts,
-        "last_end": None if snapshot.last_end is None else _end(snapshot.last_end),
+        "last_end": None if state.end is None else _end(state.end),
         "first_failure": None if first is None else first.as_dict(),
         "closed": None if closed is None else {"by": closed.by, "reason": closed.reason, "succeeded": closed.succeeded},
-        "unreadable": list(snapshot.unreadable),
-        "not_signed": snapshot.not_signed,
+        "unreadable": list(job.unreadable),
+        "not_signed": job.not_signed,
         "store_members": list(snapshot.store_members),
-        "observed_seconds": round(snapshot.observed, 3),
+        "observed_seconds": round(job.now - job.since, 3),
     }
 
 
@@ -105,48 +106,48 @@ def _end(end: End) -> dict[str, Any]:
 
 def as_text(snapshot: Snapshot) -> str:
     """Return the output of `elastic status`."""
-    lines = [f"job {snapshot.run_id} ({snapshot.backend} at {snapshot.endpoint})", *_summary(snapshot)]
+    settings, job, state = snapshot.settings, snapshot.job, snapshot.state
+    lines = [f"job {settings.rdzv_id} ({settings.rdzv_backend} at {settings.rdzv_endpoint})", *_summary(snapshot)]
     views = (*snapshot.members, *snapshot.others)
     if views:
         lines += ["", *_table([_HEAD, *(_row(view) for view in views)])]
         lines += [f"  {view.node} was refused: {view.note}" for view in views if view.note]
         lines += [f"  {view.node} {_saving(view.stop)}" for view in views if view.stop]
-    if snapshot.unreadable:
-        lines.append(
-            f"  unreadable entries (from another version or another program): {', '.join(snapshot.unreadable)}"
-        )
-    if snapshot.not_signed:
-        lines.append(f"  values ignored because they are not signed with the job's secret: {snapshot.not_signed}")
-    if (end := snapshot.last_end) is not None:
+    if job.unreadable:
+        lines.append(f"  unreadable entries (from another version or another program): {', '.join(job.unreadable)}")
+    if job.not_signed:
+        lines.append(f"  values ignored because they are not signed with the job's secret: {job.not_signed}")
+    if (end := state.end) is not None:
         cost = "; it used a restart" if end.counted else ""
         if end.cause_unclear and snapshot.phase is Phase.GATHERING:
             cost = "; a lost node may be the cause; the next round or a late heartbeat will show whether it is"
         lines += ["", f"Last round ended: {end.cause.value}: {end.reason}{cost}"]
-    return "\n".join([*map(in_one_line, lines), *failure_lines(snapshot.failures)]) + "\n"
+    return "\n".join([*map(in_one_line, lines), *failure_lines(first_failures(state))]) + "\n"
 
 
 def _summary(snapshot: Snapshot) -> Iterator[str]:
     yield f"  {_phase(snapshot)}"
-    if snapshot.phase is Phase.RUNNING and snapshot.formed_because:
-        yield f"  round {snapshot.round} formed because: {snapshot.formed_because}"
+    state = snapshot.state
+    if snapshot.phase is Phase.RUNNING and state.reason:
+        yield f"  round {state.round.number} formed because: {state.reason}"
     if snapshot.missing:
         yield f"  missing: {', '.join(snapshot.missing)}"
-    yield f"  restarts used: {snapshot.restarts} of {snapshot.max_restarts}"
+    yield f"  restarts used: {state.restarts} of {snapshot.max_restarts}"
     if snapshot.store_members:
         yield f"  store members: {', '.join(snapshot.store_members)}"
 
 
 def _phase(snapshot: Snapshot) -> str:
-    closed, nodes = snapshot.closed, snapshot.nodes
+    closed, nodes, number = snapshot.state.closed, snapshot.nodes, snapshot.state.round.number
     if closed is not None:
         how = "succeeded" if closed.succeeded else "failed"
-        return f"the job {how} in round {snapshot.round}; closed by {closed.by}: {closed.reason}"
+        return f"the job {how} in round {number}; closed by {closed.by}: {closed.reason}"
     allowed = f" ({nodes.min} to {nodes.max} allowed)" if nodes and nodes.min < nodes.max else ""
     if snapshot.phase is Phase.RUNNING:
-        here = len(snapshot.members) - len(snapshot.standing(NodeStanding.GONE))
-        return f"round {snapshot.round} runs with {_count(here)}{allowed}"
-    last = f"round {snapshot.round} is over" if snapshot.round else "no round has formed yet"
-    joined = snapshot.joined
+        here = len(snapshot.members) - snapshot.count(NodeStanding.GONE)
+        return f"round {number} runs with {_count(here)}{allowed}"
+    last = f"round {number} is over" if number else "no round has formed yet"
+    joined = snapshot.count(NodeStanding.JOINED)
     if nodes is None:
         return f"{last}; {_count(joined)} joined for the next round"
     wanted = nodes.min if joined < nodes.min else nodes.max

@@ -41,33 +41,32 @@ def settings_of_job(values: Mapping[str, Any], manager: PluginManager) -> Settin
     return settings
 
 
-def parameters(settings: Settings, manager: PluginManager, patience: Duration) -> RendezvousParameters:
-    """Return the parameters for opening the job's backend. `patience` is how many seconds connecting may take.
+@contextlib.contextmanager
+def opened(
+    settings: Settings, manager: PluginManager, patience: Duration
+) -> Iterator[tuple[RosterBackend, HmacSeal, RendezvousParameters]]:
+    """Yield the job's backend, which is closed on exit, the seal for its values, and the parameters with which it was
+    opened. `patience` is how many seconds connecting may take. As on the nodes, a backend that has only `get_state` and
+    `set_state` is wrapped in one that has a roster.
 
     Raises:
-        ConfigurationError: the backend is not installed or cannot be observed from outside, or an option is invalid.
+        ConfigurationError: the backend is not installed or cannot be observed from outside, an option is invalid, or
+            the secret file cannot be used.
     """
     chosen, name = backend_selection(settings).choose(manager), settings.rdzv_backend
-    if chosen.record.open_backend is None:
+    open_backend = chosen.record.open_backend
+    if open_backend is None:
         able = named_backends(manager, lambda other: other.open_backend is not None)
         raise ConfigurationError(
             Problem("--rdzv-backend", f"jobs on the backend {name!r} cannot be observed; supported backends: {able}")
         )
     config = {**chosen.options, "join_timeout": patience}
-    return RendezvousParameters(name, settings.rdzv_endpoint, settings.rdzv_id or "", 1, 1).having(config)
-
-
-@contextlib.contextmanager
-def opened(params: RendezvousParameters, manager: PluginManager) -> Iterator[tuple[RosterBackend, HmacSeal]]:
-    """Yield the job's backend, which is closed on exit, and the seal for its values. As on the nodes, a backend that
-    has only `get_state` and `set_state` is wrapped in one that has a roster."""
-    record = manager.select(RendezvousBackendRecord, params.backend)
-    assert record.open_backend is not None  # `parameters` has checked it
+    params = RendezvousParameters(name, settings.rdzv_endpoint, settings.rdzv_id or "", 1, 1).having(config)
     seal = seal_of(params)
-    made = record.open_backend(Context(params.run_id, params.config), params)
+    made = open_backend(Context(params.run_id, params.config), params)
     backend = with_roster(made, SystemClock(), observes=True, seal=seal)
     try:
-        yield backend, seal
+        yield backend, seal, params
     finally:
         backend.close()
 

@@ -14,6 +14,7 @@ from elastic_core.rendezvous.model import (
     drained,
     ended,
     failed,
+    first_failures,
     refused,
     succeeded,
 )
@@ -39,7 +40,8 @@ def test_job_without_nodes_and_rounds_is_empty(job):
 
 def test_nodes_before_the_first_round_have_joined(job, snapshot):
     found = snapshot(None, job.entries("ab", max_restarts=3))
-    assert (found.phase, found.round, found.joined, found.nodes) == (Phase.GATHERING, 0, 2, None)
+    assert (found.phase, found.state.round.number, found.nodes) == (Phase.GATHERING, 0, None)
+    assert found.count(NodeStanding.JOINED) == 2
     assert standings(found.others) == {"a": "joined", "b": "joined"}
     assert (found.missing, found.max_restarts) == ((), 3)
 
@@ -53,8 +55,8 @@ def test_members_of_a_running_round_are_running(job, snapshot):
         (1, "a", NodeStanding.RUNNING),
     ]
     assert standings(found.others) == {"c": "waiting"}
-    assert (found.nodes.min, found.nodes.max, found.formed_because) == (1, 3, "all are there")
-    assert (found.restarts, found.max_restarts, found.observed) == (1, 3, 6.0)
+    assert (found.nodes.min, found.nodes.max) == (1, 3)
+    assert (found.state.restarts, found.max_restarts) == (1, 3)
     assert found.members[0].address == "addr-b"
     assert found.members[0].local_world_size == 2
 
@@ -108,8 +110,8 @@ def test_members_rejoin_between_two_rounds(job, snapshot):
     found = snapshot(over, (job.entry("a", after=3), *job.entries("bc")), silent="c")
     assert found.phase is Phase.GATHERING
     assert standings(found.members) == {"a": "joined", "b": "stopping", "c": "gone"}
-    assert (found.joined, found.missing) == (1, ("c",))
-    assert found.last_end.reason == "lost c"
+    assert (found.count(NodeStanding.JOINED), found.missing) == (1, ("c",))
+    assert found.state.end.reason == "lost c"
 
 
 def test_lost_node_that_returned_is_stopping(job, snapshot):
@@ -147,14 +149,14 @@ def test_nodes_of_a_closed_job_are_leaving(job, snapshot):
     assert found.phase is Phase.CLOSED
     assert standings(found.members) == {"a": "gone", "b": "leaving"}
     assert standings(found.others) == {"c": "leaving"}
-    assert (found.missing, found.closed.by) == ((), "a")
+    assert (found.missing, found.state.closed.by) == ((), "a")
 
 
 def test_failure_and_end_of_the_round_are_kept(job, snapshot, failure):
     report = Report("a/1", "a", (failure(1),), certain=True)
     found = snapshot(failed(job.state("ab"), RoundId(3), report), job.entries("ab"))
-    assert found.last_end == End(Cause.FAILURE, "a", "rank 1 on a: exit code 1", (report,), counted=True)
-    assert list(found.failures) == [1]
+    assert found.state.end == End(Cause.FAILURE, "a", "rank 1 on a: exit code 1", (report,), counted=True)
+    assert list(first_failures(found.state)) == [1]
 
 
 def test_nodes_in_a_store_with_leases_have_no_age(job, snapshot):

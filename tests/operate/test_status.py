@@ -15,7 +15,7 @@ from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.node import Node
 from elastic_core.operate.snapshot import NodeStanding, Phase
 from elastic_core.operate.status import status
-from elastic_core.operate.target import parameters, settings_of_job
+from elastic_core.operate.target import opened, settings_of_job
 from elastic_core.plugin import BACKEND_OPTIONS
 from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousSettings, RendezvousTimeout
 from elastic_core.rendezvous.round_stores import PrefixedStores
@@ -38,7 +38,7 @@ def test_status_only_reads_and_closes_its_backend(job, look, fixed_backend):
     backend = fixed_backend(*((job.state("a"), [job.announced(entry, beats)]) for beats in (1, 1, 2)))
     found = look(backend, clock=clock, pause=clock.advance)
     assert [view.standing for view in found.members] == [NodeStanding.RUNNING]
-    assert found.observed == pytest.approx(0.4)
+    assert found.job.now - found.job.since == pytest.approx(0.4)
     assert backend.closed
 
 
@@ -53,7 +53,8 @@ def test_observation_uses_the_configured_interval(job, look, fixed_backend):
     clock = FakeClock()
     backend = fixed_backend((job.state("a"), [job.announced(job.entry("a"), 1)]))
     slow = replace(job.target, rdzv_conf={"keep_alive_interval": "10", "keep_alive_max_attempt": "3"})
-    assert 30 <= look(backend, slow, clock=clock, pause=clock.advance).observed <= 40
+    found = look(backend, slow, clock=clock, pause=clock.advance)
+    assert 30 <= found.job.now - found.job.since <= 40
 
 
 def test_backend_error_is_raised(look, fixed_backend):
@@ -67,22 +68,31 @@ def test_backend_error_is_raised(look, fixed_backend):
     assert backend.closed
 
 
-def test_backend_gets_parameters_of_the_job(job, plugins):
-    record = RendezvousBackendRecord("toy", "a test", print, options=BACKEND_OPTIONS, open_backend=print)
-    params = parameters(replace(job.target, rdzv_conf={"last-call-timeout": "2"}), plugins(record), 3.0)
-    assert (params.backend, params.endpoint, params.run_id, params.node) == ("toy", "here:1", "job", None)
-    assert (params.get("join_timeout"), params.get("last_call_timeout")) == (3.0, 2.0)
+def test_backend_gets_parameters_of_the_job(job, plugins, fixed_backend):
+    backend = fixed_backend((None, []))
+    record = RendezvousBackendRecord(
+        "toy", "a test", print, options=BACKEND_OPTIONS, open_backend=lambda context, params: backend
+    )
+    target = replace(job.target, rdzv_conf={"last-call-timeout": "2"})
+    with opened(target, plugins(record), 3.0) as (_, _, params):
+        assert (params.backend, params.endpoint, params.run_id, params.node) == ("toy", "here:1", "job", None)
+        assert (params.get("join_timeout"), params.get("last_call_timeout")) == (3.0, 2.0)
 
 
-def test_unusable_backend_is_an_error(job, plugins):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rdzv_backend": "blind"}, r"'blind' cannot be observed; supported backends: toy"),
+        ({"rdzv_backend": "tyo"}, "no rendezvous backend named 'tyo' is installed"),
+        ({"rdzv_conf": {"volume": "1"}}, "volume"),
+    ],
+)
+def test_unusable_backend_is_an_error(job, plugins, changes, message):
     blind = RendezvousBackendRecord("blind", "a test", print)
     seeing = RendezvousBackendRecord("toy", "a test", print, open_backend=print)
-    with pytest.raises(ConfigurationError, match=r"'blind' cannot be observed; supported backends: toy"):
-        parameters(replace(job.target, rdzv_backend="blind"), plugins(blind, seeing), 1.0)
-    with pytest.raises(ConfigurationError, match="no rendezvous backend named 'tyo' is installed"):
-        parameters(replace(job.target, rdzv_backend="tyo"), plugins(seeing), 1.0)
-    with pytest.raises(ConfigurationError, match="volume"):
-        parameters(replace(job.target, rdzv_conf={"volume": "1"}), plugins(seeing), 1.0)
+    target = replace(job.target, **changes)
+    with pytest.raises(ConfigurationError, match=message), opened(target, plugins(blind, seeing), 1.0):
+        pass
 
 
 @pytest.mark.integration
@@ -120,7 +130,7 @@ def test_real_nodes_are_observed_over_a_minimal_backend(job, look, memory_backen
         standings = {view.node: view.standing.value for view in (*found.members, *found.others)}
         assert standings == {"a": "gone", "b": "stopping", "c": "joined"}
         assert (found.phase, found.missing) == (Phase.GATHERING, ("a",))
-        assert (found.last_end.cause.value, found.last_end.reason) == ("node left", "a left: it was asked to")
+        assert (found.state.end.cause.value, found.state.end.reason) == ("node left", "a left: it was asked to")
     finally:
         for handler in handlers:
             handler.shutdown()

@@ -24,7 +24,7 @@ from elastic_core.hooks.calls import Contexts, health_checks
 from elastic_core.hooks.discovery import CORE, described_error, own_version
 from elastic_core.interfaces.health import CheckLevel, CheckMoment, CheckResult, HealthCheck
 from elastic_core.operate.observation import GRACE
-from elastic_core.operate.target import opened, parameters
+from elastic_core.operate.target import opened
 from elastic_core.rendezvous.codec import decoded_state
 from elastic_core.support.bounded import BackgroundCall, within
 from elastic_doctor import machine
@@ -160,29 +160,24 @@ class _Examination:
             if served:
                 yield note(Check.STORE, "no server was running, so this doctor hosted the store for its checks")
             patience = self.options.peers_timeout if self.options.peers else self.options.timeout
-            with self._opened(run_id, patience) as (backend, _):
+            with opened(self.settings, self.manager, patience) as (backend, *_):
                 found = within(patience + GRACE, lambda: asked(backend, self.clock), self.settings.rdzv_endpoint)
                 yield from judged_store(found, run_id)
             if self.options.peers:
-                with self._opened(f"{run_id}.doctor", patience) as (backend, seal):
+                meeting = replace(self.settings, rdzv_id=f"{run_id}.doctor")
+                with opened(meeting, self.manager, patience) as (backend, seal, _):
                     yield from self._peers(backend, around, versions)
                     yield from judged_secret(seal)
 
     def _broken(self) -> Finding | None:
         """Return a fault of the backend that occurs even without a running store, such as a missing library."""
         try:
-            with self._opened(self.settings.rdzv_id or "", self.options.timeout):
+            with opened(self.settings, self.manager, self.options.timeout):
                 return None
         except ConfigurationError as error:
             return _refused(error)
         except Exception:  # noqa: BLE001 - the missing store may be the reason
             return None
-
-    @contextlib.contextmanager
-    def _opened(self, run_id: str, patience: Duration) -> Iterator[tuple[RosterBackend, HmacSeal]]:
-        params = parameters(replace(self.settings, rdzv_id=run_id), self.manager, patience)
-        with opened(params, self.manager) as found:
-            yield found
 
     @contextlib.contextmanager
     def _served(self, record: RendezvousBackendRecord, around: NetworkFindings) -> Iterator[bool]:
