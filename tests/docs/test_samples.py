@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from blocks import Shell, block_of, free_port
-from elastic_doctor.finding import Check, Finding, Level, Report, as_text
+from elastic_doctor.finding import Check, Finding, Level, as_text
 
 from elastic_core import log
 from elastic_core.config import NodeRange, Settings
@@ -84,7 +84,7 @@ def test_findings_are_shown_as_the_doctor_prints_them(page, words):
     block = block_of(page, words)
     findings = [Finding(Level(level), Check(check), told, more) for level, check, told, more in ROW.findall(block)]
     settings = replace(Settings(), nnodes=NodeRange(2, 4), rdzv_backend="c10d", rdzv_endpoint="node0:29400")
-    printed = as_text(Report("node1", settings, findings))
+    printed = as_text("node1", settings, findings)
     assert printed == block if block.startswith("node1: ") else block in printed
 
 

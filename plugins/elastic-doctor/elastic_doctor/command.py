@@ -32,8 +32,8 @@ def run(context: Context, words: Sequence[str]) -> int:
     cli.warn_left_out(reading.left_out)
     settings = compose.without_missing(reading.settings, manager, reading.origins)
     findings = examine.examined(settings, manager, doctor_options(reading.own), added=reading.added)
-    report = finding.Report(socket.gethostname(), settings, findings)
-    cli.show(cli.to_json(finding.as_dict(report)) if reading.own["json"] else finding.as_text(report))
+    report = (socket.gethostname(), settings, findings)
+    cli.show(cli.to_json(finding.as_dict(*report)) if reading.own["json"] else finding.as_text(*report))
     return finding.exit_code_of(findings)
 
 

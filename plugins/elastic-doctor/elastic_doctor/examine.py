@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import secrets
 import socket
 import statistics
@@ -98,7 +99,8 @@ class _Examination:
         around = surroundings_of(settings, record, self.nodes, self.options.timeout, self.clock)
         yield from around.findings
         yield ok(Check.PYTHON, machine.python_version())
-        yield machine.judged_files(machine.file_limit(), self.nodes if around.may_host else 0)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        yield machine.judged_files(soft, hard, self.nodes if around.may_host else 0)
         yield from self._checks()
         found = torch.result(2 * for_torch)
         yield from machine.judged_torch(found, workers)
@@ -135,7 +137,7 @@ class _Examination:
             return
         if around.places and not (around.is_served or self.options.peers):
             where = self.settings.rdzv_endpoint
-            yield self._broken() or judged_store_absence(self.options.expect_store, where, around.is_hosted)
+            yield self._broken() or judged_store_absence(self.options.expect_store, where, record.hosted)
             return
         try:
             yield from self._answers(record, around, versions)

@@ -94,46 +94,34 @@ def exit_code_of(findings: Iterable[Finding]) -> ExitCode:
     return next((code for check, code in _OTHER_CODES.items() if check in at_fault), ExitCode.SUCCESS)
 
 
-@dataclass(frozen=True)
-class Report:
-    """The findings of `elastic doctor` on `host` for these settings."""
-
-    host: str
-    settings: Settings
-    findings: Sequence[Finding]
-
-
-def as_dict(report: Report) -> dict[str, Any]:
-    """Return the report as JSON values. docs/reference/doctor.md describes the schema."""
-    settings = report.settings
+def as_dict(host: str, settings: Settings, findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return the report for `host` as JSON values. docs/reference/doctor.md describes the schema."""
     return {
         "version": VERSION,
-        "host": report.host,
+        "host": host,
         "run_id": settings.rdzv_id,
         "backend": settings.rdzv_backend,
         "endpoint": settings.rdzv_endpoint,
         "min_nodes": settings.nnodes.min,
         "max_nodes": settings.nnodes.max,
-        "exit_code": int(exit_code_of(report.findings)),
+        "exit_code": int(exit_code_of(findings)),
         "findings": [
             {"level": item.level.value, "check": item.check.value, "told": item.told, "advice": item.advice}
-            for item in report.findings
+            for item in findings
         ],
     }
 
 
-def as_text(report: Report) -> str:
-    """Return the output of `elastic doctor`."""
-    settings = report.settings
+def as_text(host: str, settings: Settings, findings: Sequence[Finding]) -> str:
+    """Return the report for `host` as text."""
     where = f"{settings.rdzv_backend} at {settings.rdzv_endpoint}" if settings.rdzv_endpoint else settings.rdzv_backend
-    head = f"{report.host}: a run with {where}, nodes {settings.nnodes}"
-    lines = [head, ""]
-    wide = max((len(item.check.value) for item in report.findings), default=0)
-    for item in report.findings:
+    lines = [f"{host}: a run with {where}, nodes {settings.nnodes}", ""]
+    wide = max((len(item.check.value) for item in findings), default=0)
+    for item in findings:
         lines.append(f"{item.level.value:7}  {item.check.value:{wide}}  {item.told}")
         if item.advice:
             lines.append(f"{'':{wide + 9}}  -> {item.advice}")
-    return "\n".join([*map(in_one_line, lines), "", _summary(report.findings)]) + "\n"
+    return "\n".join([*map(in_one_line, lines), "", _summary(findings)]) + "\n"
 
 
 def _summary(findings: Sequence[Finding]) -> str:

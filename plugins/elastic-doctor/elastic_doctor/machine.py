@@ -45,30 +45,16 @@ print(json.dumps({{"version": torch.__version__, "backends": has, "devices": cou
 )
 
 
-@dataclass(frozen=True)
-class Limit:
-    """A resource limit. None means unlimited."""
-
-    soft: int | None
-    hard: int | None
-
-
-def file_limit() -> Limit:
-    """Return the limit on open files."""
-    soft, hard = (None if it == resource.RLIM_INFINITY else it for it in resource.getrlimit(resource.RLIMIT_NOFILE))
-    return Limit(soft, hard)
-
-
 def python_version() -> str:
     return f"{platform.python_implementation()} {platform.python_version()}"
 
 
-def judged_files(files: Limit, nodes: int) -> Finding:
-    """Judge the limit on open files. The store's host has `FILES_PER_NODE` connections per node, and raises its soft
-    limit as far as the hard limit allows."""
+def judged_files(soft: int, hard: int, nodes: int) -> Finding:
+    """Judge the limits on open files, as `getrlimit` returns them. The store's host has `FILES_PER_NODE` connections
+    per node, and raises its soft limit as far as the hard limit allows."""
     needed = nodes * FILES_PER_NODE + _OTHER_FILES
-    text = f"open files: {_shown(files.soft)}, can be raised to {_shown(files.hard)}; this run needs {needed}"
-    if files.hard is None or files.hard >= needed:
+    text = f"open files: {_shown(soft)}, can be raised to {_shown(hard)}; this run needs {needed}"
+    if hard == resource.RLIM_INFINITY or hard >= needed:
         return ok(Check.FILE_LIMIT, text)
     return warning(
         Check.FILE_LIMIT,
@@ -77,8 +63,8 @@ def judged_files(files: Limit, nodes: int) -> Finding:
     )
 
 
-def _shown(limit: int | None) -> str:
-    return "unlimited" if limit is None else str(limit)
+def _shown(limit: int) -> str:
+    return "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
 
 
 def versions_of(manager: PluginManager, core: str) -> dict[str, str]:

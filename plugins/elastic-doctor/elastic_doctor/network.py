@@ -194,14 +194,12 @@ class NetworkFindings:
         places: the hosts of the endpoint; empty if it is not on a network.
         advertised: the address that this node would advertise; None if unknown.
         is_served: whether a program listens at the endpoint.
-        is_hosted: whether a node hosts the store, so that no store exists before the job starts.
         may_host: whether this node may host the store.
     """
 
     places: tuple[Place, ...]
     advertised: str | None
     is_served: bool
-    is_hosted: bool
     may_host: bool
     findings: tuple[Finding, ...]
 
@@ -216,7 +214,7 @@ def surroundings_of(
         places = () if meets_itself(settings, record, nodes) else places_of(settings, record)
     except ConfigurationError as error:
         wrong = fault(Check.NAME, str(error), "correct --rdzv-endpoint")
-        return NetworkFindings((), None, False, False, False, (wrong, *_ports(settings, ())))
+        return NetworkFindings((), None, False, False, (wrong, *_ports(settings, ())))
     names = _in_parallel(resolved, places, limit, clock)
     addresses = [address for name in names for address in name.addresses]
     tried = _in_parallel(connected, addresses, limit, clock)
@@ -237,7 +235,7 @@ def surroundings_of(
             whose |= {address.host: "our address" for address in own}
             found = _in_parallel(looked_up_backwards, whose, limit, clock)
             findings += map(judged_reverse, found, whose.values())
-    return NetworkFindings(places, advertised, is_served, is_hosted, bool(local), tuple(findings))
+    return NetworkFindings(places, advertised, is_served, bool(local), tuple(findings))
 
 
 def _in_parallel(look: Callable[[T, Duration, Clock], R], items: Iterable[T], limit: Duration, clock: Clock) -> list[R]:

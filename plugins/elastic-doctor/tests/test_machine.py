@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 
 import pytest
 from elastic_doctor.checks import free_memory, judged_kernel, judged_processes, judged_shared_memory
 from elastic_doctor.finding import Check, Finding, Level, exit_code_of, fault, note, ok, warning
 from elastic_doctor.machine import (
-    Limit,
     Torch,
     judged_choices,
     judged_files,
@@ -45,7 +45,7 @@ def test_exit_code_names_the_most_basic_fault():
 def test_fit_machine_is_ok():
     found = [judged_kernel("Linux", "6.1.0-9", 8), judged_processes(9999, 8), judged_shared_memory(1 << 30)]
     assert [(item.level.value, item.remedy) for item in found] == [("ok", "")] * 3
-    assert judged_files(Limit(1024, 4096), 4).told == "open files: 1024, can be raised to 4096; this run needs 272"
+    assert judged_files(1024, 4096, 4).told == "open files: 1024, can be raised to 4096; this run needs 272"
     assert judged_processes(None, 8).level.value == "ok"
 
 
@@ -65,9 +65,11 @@ def test_unfit_machine_gets_advice(found, level, remedy):
 
 
 def test_store_host_needs_more_files():
-    assert judged_files(Limit(256, 1000), 0).level is Level.OK
-    assert judged_files(Limit(256, 1000), 1000).advice.startswith("on the store's host, run ulimit -Hn 4256")
-    assert judged_files(Limit(None, None), 10**6).told.startswith("open files: unlimited, can be raised to unlimited")
+    assert judged_files(256, 1000, 0).level is Level.OK
+    assert judged_files(256, 1000, 1000).advice.startswith("on the store's host, run ulimit -Hn 4256")
+    unlimited = resource.RLIM_INFINITY
+    told = judged_files(unlimited, unlimited, 10**6).told
+    assert told.startswith("open files: unlimited, can be raised to unlimited")
 
 
 class TestOwnChecks(HealthCheckContract):

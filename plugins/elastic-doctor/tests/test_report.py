@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from elastic_doctor.command import DoctorOptions
 from elastic_doctor.examine import Answered, examined, judged_store
-from elastic_doctor.finding import Check, Level, Report, as_dict, as_text, fault, note, ok, warning
+from elastic_doctor.finding import Check, Level, as_dict, as_text, fault, note, ok, warning
 from elastic_doctor.machine import Torch
 from elastic_testing import FakeClock
 
@@ -36,7 +36,7 @@ def documented(text):
 
 def test_text_report_lists_findings_and_a_summary():
     found = [ok(Check.NAME, "h is 10.0.0.1"), warning(Check.PORT, "it is slow", "make it fast")]
-    assert as_text(Report("node0", SETTINGS, found)) == (
+    assert as_text("node0", SETTINGS, found) == (
         "node0: a run with c10d at h:1, nodes 2:4\n"
         "\n"
         "ok       name  h is 10.0.0.1\n"
@@ -45,14 +45,14 @@ def test_text_report_lists_findings_and_a_summary():
         "\n"
         "1 warning, no faults\n"
     )
-    assert as_text(Report("n", SETTINGS, [*found, fault(Check.PORT, "x", "y")])).endswith(
+    assert as_text("n", SETTINGS, [*found, fault(Check.PORT, "x", "y")]).endswith(
         "\n1 fault, 1 warning: the run would fail\n"
     )
-    assert as_text(Report("n", SETTINGS, [note(Check.PORT, "x")])).endswith("\nno problems found\n")
+    assert as_text("n", SETTINGS, [note(Check.PORT, "x")]).endswith("\nno problems found\n")
 
 
 def test_json_fields_match_the_reference():
-    content = as_dict(Report("node0", SETTINGS, [fault(Check.STORE, "none", "start it")]))
+    content = as_dict("node0", SETTINGS, [fault(Check.STORE, "none", "start it")])
     assert json.loads(json.dumps(content)) == content
     assert (content["version"], content["exit_code"], content["max_nodes"]) == (1, 4, 4)
     fields, findings, levels, checks = re.split(r"\nA finding:\n|\n\| level |\n\| check ", REFERENCE.read_text())
