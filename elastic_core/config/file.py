@@ -10,12 +10,12 @@ to another user or that is world-writable, and warns the user. A file given with
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
 from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.config.spec import Findings, RawValue
@@ -26,6 +26,7 @@ from elastic_core.text import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from elastic_core.config.spec import Spec
 
@@ -100,26 +101,11 @@ def _locate(cwd: Path, home: str, left_out: list[Problem]) -> Path | None:
 
 def _upwards(cwd: Path, home: str) -> Iterator[Path]:
     """Yield `cwd` and its parents, up to the home directory or the root of the file system, whichever comes first."""
-    end = _identity(Path(home)) if home else None
-    device = None
     for folder in (cwd, *cwd.parents):
-        found = _identity(folder)
-        if found is None:  # no permission to search one of the parents
-            continue
-        if device is not None and found[0] != device:
-            return
-        device = found[0]
         yield folder
-        if found == end:
-            return
-
-
-def _identity(folder: Path) -> tuple[int, int] | None:
-    try:
-        status = folder.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+        with contextlib.suppress(OSError):  # there may be no home directory, or no permission to search a parent
+            if os.path.ismount(folder) or (home and folder.samefile(home)):
+                return
 
 
 def _distrusted(path: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.config.values import NodeRange
@@ -52,17 +52,14 @@ class NodeStanding(str, enum.Enum):
 
 @dataclass(frozen=True)
 class NodeView:
-    """One node in a snapshot. `rank` is the node's group rank in the last round, or None if it is not a member. `note`
-    is the reason why the node was refused. `stop` lists which of the node's workers have saved, if its workers are
-    stopping at a common step."""
+    """One node in a snapshot. `rank` is the node's group rank in the last round, or None if it is not a member. `about`
+    describes the node, as it did when the round formed or, for other nodes, as it does now. `note` is the reason why
+    the node was refused. `stop` lists which of the node's workers have saved, if its workers are stopping at a common
+    step."""
 
     rank: int | None
-    node: str
     key: str
-    host: str
-    address: str
-    role: str
-    local_world_size: int
+    about: Member | Entry
     standing: NodeStanding
     beat: HeartbeatState
     note: str = ""
@@ -110,13 +107,13 @@ def snapshot_of(job: JobObservation, settings: Settings, store_members: tuple[st
     for rank, seat in enumerate(state.seats):
         entry = entries.get(seat.key)
         beat = job.beat(seat.key) if entry is not None else HeartbeatState()
-        view = _view(rank, seat.key, seat.member, _of_member(seat.key, state, entry, beat), beat)
-        members.append(view if entry is None else replace(view, stop=entry.stop))
+        standing, stop = _of_member(seat.key, state, entry, beat), None if entry is None else entry.stop
+        members.append(NodeView(rank, seat.key, seat.member, standing, beat, stop=stop))
     others = []
     for entry in (entry for entry in job.entries if not state.seated(entry.key)):
         beat = job.beat(entry.key)
-        view = _view(None, entry.key, entry, _of_other(entry, state, beat, nodes), beat)
-        others.append(replace(view, note=state.refusal(entry.key)))
+        standing = _of_other(entry, state, beat, nodes)
+        others.append(NodeView(None, entry.key, entry, standing, beat, note=state.refusal(entry.key)))
     return Snapshot(
         settings=settings,
         job=job,
@@ -129,10 +126,6 @@ def snapshot_of(job: JobObservation, settings: Settings, store_members: tuple[st
         max_restarts=max([state.max_restarts, *(entry.max_restarts for entry in job.entries if not state.round)]),
         store_members=store_members,
     )
-
-
-def _view(rank: int | None, key: str, node: Member | Entry, standing: NodeStanding, beat: HeartbeatState) -> NodeView:
-    return NodeView(rank, node.node, key, node.host, node.address, node.role, node.local_world_size, standing, beat)
 
 
 def _of_member(key: str, state: State, entry: Entry | None, beat: HeartbeatState) -> NodeStanding:
@@ -170,7 +163,7 @@ def _missing(views: list[NodeView], job: JobObservation, state: State) -> tuple[
     is soon dropped from the store. After that, only the record of the last round's end contains its name."""
     present = {entry.node for entry in alive(job.roster, state)}
     absent = [view for view in views if view.standing in (NodeStanding.GONE, NodeStanding.LATE)]
-    names = [view.node for view in absent if view.key not in state.draining]
+    names = [view.about.node for view in absent if view.key not in state.draining]
     if state.end is not None and state.end.cause is Cause.LOST:
         names += state.end.by.split(", ")
     return tuple(dict.fromkeys(name for name in names if name not in present))

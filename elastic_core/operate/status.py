@@ -77,12 +77,12 @@ def _node(view: NodeView) -> dict[str, Any]:
     age = view.beat.age
     return {
         "rank": view.rank,
-        "node": view.node,
+        "node": view.about.node,
         "key": view.key,
-        "host": view.host,
-        "address": view.address,
-        "role": view.role,
-        "local_world_size": view.local_world_size,
+        "host": view.about.host,
+        "address": view.about.address,
+        "role": view.about.role,
+        "local_world_size": view.about.local_world_size,
         "standing": view.standing.value,
         "beat_age_seconds": None if age is None else round(age, 3),
         "beat_seen": view.beat.seen,
@@ -111,8 +111,8 @@ def as_text(snapshot: Snapshot) -> str:
     views = (*snapshot.members, *snapshot.others)
     if views:
         lines += ["", *_table([_HEAD, *(_row(view) for view in views)])]
-        lines += [f"  {view.node} was refused: {view.note}" for view in views if view.note]
-        lines += [f"  {view.node} {_saving(view.stop)}" for view in views if view.stop]
+        lines += [f"  {view.about.node} was refused: {view.note}" for view in views if view.note]
+        lines += [f"  {view.about.node} {_saving(view.stop)}" for view in views if view.stop]
     if job.unreadable:
         lines.append(f"  unreadable entries (from another version or another program): {', '.join(job.unreadable)}")
     if job.not_signed:
@@ -159,8 +159,8 @@ def _count(number: int) -> str:
 
 
 def _row(view: NodeView) -> tuple[str, ...]:
-    rank = "-" if view.rank is None else str(view.rank)
-    cells = (rank, view.node, view.host, view.address, view.role, str(view.local_world_size))
+    rank, node = "-" if view.rank is None else str(view.rank), view.about
+    cells = (rank, node.node, node.host, node.address, node.role, str(node.local_world_size))
     return (*(in_one_line(cell) or "-" for cell in cells), _beat(view.beat, view.standing), view.standing.value)
 
 

@@ -29,7 +29,7 @@ def snapshot(job):
 
 
 def standings(views):
-    return {view.node: view.standing.value for view in views}
+    return {view.about.node: view.standing.value for view in views}
 
 
 def test_job_without_nodes_and_rounds_is_empty(job):
@@ -50,15 +50,15 @@ def test_members_of_a_running_round_are_running(job, snapshot):
     state = job.state("ba", min_nodes=1, max_nodes=3, restarts=1, reason="all are there")
     found = snapshot(state, job.entries("abc", after=3))
     assert found.phase is Phase.RUNNING
-    assert [(view.rank, view.node, view.standing) for view in found.members] == [
+    assert [(view.rank, view.about.node, view.standing) for view in found.members] == [
         (0, "b", NodeStanding.RUNNING),
         (1, "a", NodeStanding.RUNNING),
     ]
     assert standings(found.others) == {"c": "waiting"}
     assert (found.nodes.min, found.nodes.max) == (1, 3)
     assert (found.state.restarts, found.max_restarts) == (1, 3)
-    assert found.members[0].address == "addr-b"
-    assert found.members[0].local_world_size == 2
+    assert found.members[0].about.address == "addr-b"
+    assert found.members[0].about.local_world_size == 2
 
 
 def test_node_beyond_max_nodes_is_a_spare(job, snapshot):

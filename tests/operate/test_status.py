@@ -119,15 +119,15 @@ def test_real_nodes_are_observed_over_a_minimal_backend(job, look, memory_backen
         spare.start()
         found = _until(observe, lambda found: found.others)
         assert found.phase is Phase.RUNNING
-        assert sorted(view.node for view in found.members) == ["a", "b"]
+        assert sorted(view.about.node for view in found.members) == ["a", "b"]
         assert {view.standing for view in found.members} == {NodeStanding.RUNNING}
         assert all(view.beat.seen for view in (*found.members, *found.others))
         _until(observe, lambda found: all(view.beat.age < 2 for view in (*found.members, *found.others)))
-        assert [(view.node, view.standing) for view in found.others] == [("c", NodeStanding.SPARE)]
+        assert [(view.about.node, view.standing) for view in found.others] == [("c", NodeStanding.SPARE)]
         assert handlers[0].leave("it was asked to", 60)
         assert handlers[0].shutdown()
         found = observe()
-        standings = {view.node: view.standing.value for view in (*found.members, *found.others)}
+        standings = {view.about.node: view.standing.value for view in (*found.members, *found.others)}
         assert standings == {"a": "gone", "b": "stopping", "c": "joined"}
         assert (found.phase, found.missing) == (Phase.GATHERING, ("a",))
         assert (found.state.end.cause.value, found.state.end.reason) == ("node left", "a left: it was asked to")
