@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from elastic_core.config import Command, CommandReading, Reading, Sources, Spec
     from elastic_core.hooks.manager import PluginManager
+    from elastic_core.hooks.records import Option
     from elastic_core.observers import History
 
 _USAGE = """\
@@ -83,11 +84,7 @@ def run(argv: Sequence[str]) -> int:
 
 def read_run(argv: Sequence[str]) -> tuple[PluginManager, Reading]:
     """Load the plugins and read a command line for `elastic run`. Raises ConfigurationError."""
-
-    def help_text(manager: PluginManager) -> str:
-        from elastic_core.config.explain import help_text
-
-        return help_text(manager.added_options())
+    from elastic_core.config.explain import help_text
 
     return read_like_run(argv, help_text)
 
@@ -318,13 +315,14 @@ def current_folder() -> Path:
 
 def read_like_run(
     argv: Sequence[str],
-    help_text: Callable[[PluginManager], str],
+    help_text: Callable[[Sequence[Option]], str],
     own: Sequence[Spec] = (),
     asked: str | None = None,
     **more: Any,
 ) -> tuple[PluginManager, Reading]:
-    """Load the plugins and read a command line with the flags of `run` and the command's `own` flags. `asked` is the
-    distribution that provides the command. Raises _HelpPrinted if the command line asks for help."""
+    """Load the plugins and read a command line with the flags of `run` and the command's `own` flags. `help_text` gets
+    the options that plugins add. `asked` is the distribution that provides the command. Raises _HelpPrinted if the
+    command line asks for help."""
     from elastic_core import config
 
     def others(*read: Any) -> Sequence[Problem]:
@@ -338,7 +336,7 @@ def read_like_run(
     manager = _load_plugins(sources, allowed, asked)
     added = manager.added_options()
     if sources.line({**specs, **config.specs_of_options(added)}).help:
-        show(help_text(manager))
+        show(help_text(added))
         raise _HelpPrinted
     reading = config.read(sources, added, own=own, backend_named=manager.backend_named, others=others, **more)
     _expect_guessed(allowed, reading.settings.plugins)

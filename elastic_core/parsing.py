@@ -95,13 +95,6 @@ def integer(least: float | None = None, most: float | None = None) -> Parser[int
     return _within(_whole_number, "a whole number", least, None, most)
 
 
-def number(
-    least: float | None = None, above: float | None = None, most: float | None = None, what: str = "a number"
-) -> Parser[float]:
-    """Return a parser for finite numbers that are at least `least`, greater than `above` and at most `most`."""
-    return _within(_number, what, least, above, most)
-
-
 def _within(
     read: Callable[[object], N | None], what: str, least: float | None, above: float | None, most: float | None
 ) -> Parser[N]:
@@ -126,7 +119,7 @@ def _within(
 
 def seconds(*, above: float | None = None) -> Parser[float]:
     """Return a parser for finite durations in seconds: 0 or more or, if `above` is given, more than `above`."""
-    return number(least=0 if above is None else None, above=above, what="a number of seconds")
+    return _within(_number, "a number of seconds", 0 if above is None else None, above, None)
 
 
 def seconds_or_none(raw: object) -> float:
@@ -182,7 +175,7 @@ def parser_of(option: Option) -> Parser[Any]:
         parse = integer(least, option.most)
     else:
         what = "a number of seconds" if option.unit == "seconds" else "a number"
-        parse = number(option.least, option.above, option.most, what)
+        parse = _within(_number, what, option.least, option.above, option.most)
     return _silent(parse) if option.secret else parse
 
 

@@ -7,7 +7,7 @@ import functools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.config.reading import parse_found
+from elastic_core.config.reading import BEFORE_PLUGINS, parse_found
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import Findings, Spec, specs_of_options
 from elastic_core.errors import ConfigurationError, PluginError, Problem
@@ -51,8 +51,7 @@ class Command:
     def specs(self) -> dict[str, Spec]:
         """All the command's settings and flags, by name."""
         shared = {name: replace(SPECS[name], help=text or SPECS[name].help) for name, text in self.shared.items()}
-        everywhere = {name: SPECS[name] for name in ("plugins", "config")}
-        return {**shared, **everywhere, **{spec.name: spec for spec in self.own}}
+        return {**shared, **BEFORE_PLUGINS, **{spec.name: spec for spec in self.own}}
 
     @property
     def words(self) -> str:

@@ -112,7 +112,7 @@ class Sources:
         if line.unread:
             line = deepcopy(line)
             read_on(line, specs, self._command, self._mixed, whole=True)
-        values, unreadable = parse_found(self.gathered(line, _BEFORE_PLUGINS).found, _BEFORE_PLUGINS)
+        values, unreadable = parse_found(self.gathered(line, BEFORE_PLUGINS).found, BEFORE_PLUGINS)
         if "plugins" in unreadable:
             raise ConfigurationError(unreadable["plugins"])
         allowed: tuple[str, ...] | None = values["plugins"]
@@ -135,7 +135,8 @@ class Sources:
         return Findings(found, problems, file.config_file, file.by_backend, [*environment.left_out, *file.left_out])
 
 
-_BEFORE_PLUGINS = {name: SPECS[name] for name in ("plugins", "config")}
+BEFORE_PLUGINS = {name: SPECS[name] for name in ("plugins", "config")}
+"""The settings that determine which plugins are loaded."""
 
 
 def random_run_id() -> str:

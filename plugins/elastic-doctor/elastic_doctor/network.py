@@ -8,7 +8,7 @@ import contextlib
 import socket
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.rendezvous.settings import LOOPBACK
@@ -19,7 +19,6 @@ from elastic_core.support.addresses import (
     ip_address,
     is_loopback,
     is_loopback_address,
-    joined_host_port,
     means_this_machine,
     seen_from_outside,
 )
@@ -46,26 +45,11 @@ _MARGIN: Duration = 2.0  # seconds added to the limit of a call that has its own
 _IN_DNS = "add it to DNS or to /etc/hosts on every node, or use an address instead of the name"
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """One host of an endpoint, without brackets, and its port."""
 
     host: str
     port: int
-
-    def __str__(self) -> str:
-        return joined_host_port(self.host, self.port)
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether the host refers to the local machine on every machine."""
-        return is_loopback(self.host)
-
-    @property
-    def is_loopback_address(self) -> bool:
-        """Whether `is_loopback` is True and the host is not `localhost`. The store's host may use `localhost` if other
-        nodes use that host's name."""
-        return is_loopback_address(self.host)
 
 
 def meets_itself(settings: Settings, record: RendezvousBackendRecord | None, nodes: int) -> bool:
@@ -224,11 +208,13 @@ def surroundings_of(
     findings += judged_connections(tried, is_hosted)
     findings += _ports(settings, () if is_served else local)
     # If the endpoint is a loopback address, a store that `elastic serve` can host listens only on loopback.
-    stays_here = record is not None and record.serve is not None and all(place.is_loopback_address for place in places)
+    stays_here = (
+        record is not None and record.serve is not None and all(is_loopback_address(host) for host, _ in places)
+    )
     advertised = _advertised(settings, nodes, places, tried, limit, stays_here)
     if places:
         own = () if advertised is None else resolved(Place(advertised, 0), limit, clock).addresses
-        at_loopback = all(place.is_loopback for place in places)
+        at_loopback = all(is_loopback(host) for host, _ in places)
         findings.append(judged_address(advertised, own, settings.local_addr is not None, nodes, at_loopback))
         if is_hosted:
             whose = {address.host: "the endpoint's address" for address in addresses}
@@ -261,7 +247,7 @@ def _advertised(
     if own is not None and (stays_here or not (is_loopback(own) and means_this_machine(places[0].host))):
         return seen_from_outside(own, places[0].host)
     with contextlib.suppress(CallTimeout):
-        return BackgroundCall(lambda: address_towards((place.host, place.port) for place in places)).result(limit)
+        return BackgroundCall(lambda: address_towards(places)).result(limit)
     return None
 
 
@@ -291,10 +277,10 @@ def judged_name(found: Lookup, nodes: int) -> Finding:
         return warning(Check.NAME, f"{text}; the lookup took {found.seconds:.1f} s", advice)
     if nodes == 1:
         return ok(Check.NAME, text)
-    if found.place.is_loopback_address:
+    if is_loopback_address(host):
         advice = "no other machine can reach it; use a name or an address that all nodes can reach"
         return warning(Check.NAME, text, advice)
-    if found.place.is_loopback:
+    if is_loopback(host):  # `localhost`, which the store's host may use if other nodes use that host's name
         advice = "valid only on the store's host; on all other machines, use its name or address"
         return warning(Check.NAME, text, advice)
     if all(address.is_loopback for address in addresses):
