@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from elastic_core.hooks.records import Option
 
 VERSION = 2
-"""The schema version of `as_dict`. It is incremented when a field is removed or changes its meaning, but not when a
-field is added."""
+"""The schema version of `as_dict`, which is incremented when a field is removed or changes its meaning."""
 
 _HEAD = """\
 usage: elastic run [flags] script [arguments of the script]
@@ -99,7 +98,7 @@ def _settings(reading: Reading, secrets: Collection[str], not_used: Collection[s
     for name, spec in SPECS.items():
         value = getattr(reading.settings, name)
         if isinstance(value, Mapping):
-            value = {key: HIDDEN if is_secret(key, secrets) else text for key, text in value.items()}
+            value = _without_secrets(value, secrets)
         entries[name] = {"value": _plain(value), "unit": spec.unit, "origin": reading.origins[name]}
     if not_used:
         entries["rdzv_conf"]["not_used"] = list(not_used)

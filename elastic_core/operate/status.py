@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.model import End
 
 VERSION = 1
-"""The schema version of `as_dict`. It is incremented when a field is removed or changes its meaning, but not when a
-field is added."""
+"""The schema version of `as_dict`, which is incremented when a field is removed or changes its meaning."""
 
 _HEAD = ("RANK", "NODE", "HOST", "ADDRESS", "ROLE", "WORKERS", "LAST BEAT", "STANDING")
 

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from elastic_core.config import Settings
 
 VERSION = 1
-"""The schema version of `as_dict`. It is raised when a field changes its meaning or is removed, but not when a field is
-added."""
+"""The schema version of `as_dict`, which is incremented when a field is removed or changes its meaning."""
 
 
 class Level(str, enum.Enum):
