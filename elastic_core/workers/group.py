@@ -34,7 +34,6 @@ from elastic_core.workers.output import RoundOutput, make_folder, unwritable
 from elastic_core.workers.process import (
     EnvironmentPolicy,
     WorkerProcess,
-    best_sentinel,
     cannot_look,
     cannot_start,
     limit_files,
@@ -117,7 +116,6 @@ class LocalWorkers:
         self._parent = parent_environment
         self._binding = policy.binding.seen_through(parent_environment.get("CUDA_VISIBLE_DEVICES"))
         self._clock = clock or SystemClock()
-        self._open_sentinel = best_sentinel()
         self._counters = oom_counters()
         self._guardian: Guardian | None = None
         self._lifeline = -1
@@ -413,7 +411,7 @@ class LocalWorkers:
             current.workers[ranks.local] = worker
             guardian.watch(worker.pid, worker.start)
         with _threads_counted():
-            worker.watch(self._open_sentinel)
+            worker.watch()
 
     def _end_all(self, current: _Round) -> None:
         """After some workers failed to start, kill those that did start, and wait until they have exited."""

@@ -170,15 +170,13 @@ class WorkerProcess:
     def pid(self) -> int:
         return self.child.pid
 
-    def watch(self, open_sentinel: OpenSentinel) -> None:
-        """Open the sentinel. Raises OSError if no file descriptors are left."""
+    def watch(self) -> None:
+        """Open the sentinel. Raises the same errors as `open_sentinel`."""
         own = self.child.own_sentinel()
         self.sentinel = open_sentinel(self.pid) if own is None else own
 
     def reap(self) -> bool:
-        """Return whether the process has ended since the last call. If so, close the sentinel."""
-        if self.exitcode is not None:
-            return False
+        """Return whether the process has ended, and close the sentinel if so. Not to be called after that."""
         self.exitcode = self.child.poll()
         if self.exitcode is None:
             return False
@@ -220,21 +218,17 @@ def make_exits_visible() -> None:
         ) from error
 
 
-OpenSentinel = Callable[[int], int]
-"""Maps a child's process id to a sentinel, which the caller must close."""
-
-
-def pidfd_sentinel(pid: int) -> int:
-    """Open a pidfd. Raises OSError or AttributeError on systems without pidfds (before Linux 5.3)."""
+def open_sentinel(pid: int) -> int:
+    """Return a sentinel for a child. The caller must close it. Raises OSError if no file descriptors are left, and
+    RuntimeError if a thread is needed and cannot be started."""
     try:
         return os.pidfd_open(pid)
-    except ProcessLookupError:
-        return thread_sentinel(pid)  # other code has already reaped the process, so this is readable immediately
+    except (AttributeError, OSError):  # no pidfds (before Linux 5.3), or other code has already reaped the child
+        return thread_sentinel(pid)
 
 
 def thread_sentinel(pid: int) -> int:
-    """Open a sentinel like `pidfd_sentinel`, but only for a child. A thread waits for the child without reaping it.
-    Raises RuntimeError if no thread can be started."""
+    """Open a sentinel with a thread that waits for the child without reaping it."""
     readable, writable = os.pipe()
 
     def wait() -> None:
@@ -263,15 +257,6 @@ def wait_readable(fd: int, timeout: Duration) -> bool:
     waiter = select.poll()
     waiter.register(fd, select.POLLIN)
     return bool(waiter.poll(timeout * 1000))
-
-
-def best_sentinel() -> OpenSentinel:
-    """Return `pidfd_sentinel` if this kernel and this Python support it, otherwise `thread_sentinel`."""
-    try:
-        os.close(pidfd_sentinel(os.getpid()))
-    except (AttributeError, OSError):
-        return thread_sentinel
-    return pidfd_sentinel
 
 
 @contextlib.contextmanager

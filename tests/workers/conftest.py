@@ -305,7 +305,7 @@ def local_workers(monkeypatch):
         given = dict(os.environ) if environment is None else environment
         monkeypatch.setattr(group, "oom_counters", lambda: oom_counters or {})
         if sentinel:
-            monkeypatch.setattr(group, "best_sentinel", lambda: sentinel)
+            monkeypatch.setattr("elastic_core.workers.process.open_sentinel", sentinel)
         workers = LocalWorkers(starter, policy, given)
         made.append(workers)
         return Rounds(workers)

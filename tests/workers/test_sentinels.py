@@ -7,17 +7,9 @@ import select
 
 import pytest
 
-from elastic_core.workers.process import (
-    best_sentinel,
-    pidfd_sentinel,
-    thread_sentinel,
-    wait_readable,
-)
+from elastic_core.workers.process import open_sentinel, thread_sentinel, wait_readable
 
-KINDS = [
-    pytest.param(pidfd_sentinel, marks=pytest.mark.skipif(best_sentinel() is not pidfd_sentinel, reason="no pidfd")),
-    thread_sentinel,
-]
+KINDS = [open_sentinel, thread_sentinel]
 WAITS_FOR_INPUT = "import sys; sys.stdin.read(); raise SystemExit(3)"
 
 
@@ -75,6 +67,14 @@ def test_forked_sibling_does_not_delay_the_sentinel(spawn, sentinel_of, pipe):
     os.waitpid(sibling, 0)
 
 
-def test_thread_sentinel_is_used_without_pidfd(monkeypatch):
-    monkeypatch.delattr(os, "pidfd_open", raising=False)
-    assert best_sentinel() is thread_sentinel
+@pytest.mark.parametrize("broken", [AttributeError, OSError(38, "Function not implemented")])
+def test_thread_is_used_without_pidfd(spawn, sentinel_of, monkeypatch, broken):
+    def pidfd_open(pid):
+        raise broken
+
+    monkeypatch.setattr(os, "pidfd_open", pidfd_open, raising=False)
+    process = spawn(WAITS_FOR_INPUT, stdin=-1)
+    fd = sentinel_of(open_sentinel, process.pid)
+    assert not wait_readable(fd, 0)
+    process.stdin.close()
+    assert wait_readable(fd, 30)
