@@ -78,11 +78,8 @@ class OwnFile:
         return 0
 
     def tail(self) -> tuple[str, ...]:
-        """Return the last lines, without faulthandler's dumps."""
-        tail, dump = TailSink(), DumpSink()
-        for line in self._lines(self._begin):
-            tail.write_line(dump.take(line))
-        return tail.lines()
+        """Return the last lines."""
+        return self._read(self._begin).lines()
 
     def expect_dump(self) -> None:
         """Ignore dumps written before this call."""
@@ -90,10 +87,7 @@ class OwnFile:
 
     def dump(self) -> str:
         """Return the stacks that faulthandler has written."""
-        dump = DumpSink()
-        for line in self._lines(self._asked):
-            dump.take(line)
-        return dump.text()
+        return self._read(self._asked).dump.text()
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -101,11 +95,14 @@ class OwnFile:
     def _size(self) -> int:
         return os.fstat(self.descriptor).st_size
 
-    def _lines(self, begin: int) -> list[bytes]:
-        """Return the lines from offset `begin` to the end, but at most the last _MOST_READ bytes."""
+    def _read(self, begin: int) -> TailSink:
+        """Read the lines from offset `begin` to the end, but at most the last _MOST_READ bytes."""
+        tail = TailSink()
         with contextlib.suppress(OSError):  # for example, a file server has failed
-            return _LINE_END.split(os.pread(self.descriptor, _MOST_READ, max(begin, self._size() - _MOST_READ)))
-        return []
+            data = os.pread(self.descriptor, _MOST_READ, max(begin, self._size() - _MOST_READ))
+            for line in _LINE_END.split(data):
+                tail.write_line(line)
+        return tail
 
 
 class TerminalLine:
@@ -173,14 +170,16 @@ def _piece(data: memoryview) -> int:
 
 
 class TailSink:
-    """Keeps the last lines of a stream: at most TAIL_LINES lines and about TAIL_BYTES bytes."""
+    """Keeps the last lines of a stream: at most TAIL_LINES lines and about TAIL_BYTES bytes. Faulthandler's dumps are
+    not part of these lines; they are kept in `dump`."""
 
     def __init__(self) -> None:
+        self.dump = DumpSink()
         self._lines: collections.deque[bytes] = collections.deque(maxlen=TAIL_LINES)
 
     def write_line(self, line: bytes) -> None:
         """Add one line, with or without its terminator. Blank lines are dropped."""
-        text = line.rstrip(b"\r\n")
+        text = self.dump.take(line).rstrip(b"\r\n")
         if text.strip():
             self._lines.append(text[-TAIL_BYTES // TAIL_LINES :])
 
@@ -202,8 +201,7 @@ class Channel:
         self._console = console
         self._filtered = filtered
         self._file = FileSink(plan.file, report) if plan.file else None
-        self._tail = TailSink() if plan.keeps_tail else None
-        self._dump = DumpSink() if plan.keeps_tail else None
+        self._tail = TailSink()
         self.path = plan.file
         self.written = 0  # bytes; grows while the worker writes
         self._pending = b""
@@ -259,21 +257,20 @@ class Channel:
 
     def tail(self) -> tuple[str, ...]:
         """Return the last lines, or an empty tuple if the plan does not keep them."""
-        return self._tail.lines() if self._tail else ()
+        return self._tail.lines()
 
     def expect_dump(self) -> None:
         """Ignore earlier dumps. Any thread may call this method while the worker is running."""
-        self._dump = self._dump and DumpSink()
+        self._tail.dump = DumpSink()
 
     def dump(self) -> str:
-        """Return the stacks that faulthandler has written. `tail` does not include them."""
-        return self._dump.text() if self._dump else ""
+        """Return the stacks that faulthandler has written."""
+        return self._tail.dump.text()
 
     def _show(self, lines: list[bytes]) -> None:
-        dump = self._dump
-        if self._tail:
+        if self._plan.keeps_tail:
             for line in lines:
-                self._tail.write_line(dump.take(line) if dump else line)
+                self._tail.write_line(line)
         if self._shows and lines:
             self._show_on_console(lines)
         if self._filtered:
