@@ -54,13 +54,8 @@ class HeartbeatFile(PageFile):
     """The agent's side of one worker's heartbeat file. Raises OSError as `PageFile` does."""
 
     def __init__(self, path: Path) -> None:
-        self._seen = bytes(_CONTENT.size)
-        super().__init__(path, self._seen)
+        super().__init__(path, bytes(_CONTENT.size))
 
-    def changed(self) -> bool:
-        """Return whether the worker has sent a heartbeat since the last call."""
-        content = self.read()
-        if not content or content == self._seen:
-            return False
-        self._seen = content
-        return True
+    def latest(self) -> int:
+        """Return a number that changes with every heartbeat. It is 0 before the first one."""
+        return int.from_bytes(self.read(), "little")

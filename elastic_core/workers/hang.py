@@ -76,7 +76,6 @@ class Activity:
         self._output = output
         self._delivered = -1
         self._files: dict[int, HeartbeatFile] = {}
-        self._beats: dict[int, int] = {}
 
     def environment(self, local_rank: int, scratch: Path) -> dict[str, str]:
         """Create a worker's heartbeat file in `scratch`. Returns the environment variables that contain the file's
@@ -98,7 +97,7 @@ class Activity:
                 pid=worker.pid,
                 written=self._output.written(worker.ranks.local) if LOG in self._sources else 0,
                 cpu=cpu.get(worker.pid, 0.0),
-                beats=self._count_beats(worker.ranks.local),
+                beats=self._files[worker.ranks.local].latest() if BEAT in self._sources else 0,
                 held_up=held_up,
             )
             for worker in workers
@@ -109,12 +108,6 @@ class Activity:
         for file in self._files.values():
             file.close()
         self._files = {}
-
-    def _count_beats(self, local_rank: int) -> int:
-        file = self._files.get(local_rank)
-        if file is not None and file.changed():
-            self._beats[local_rank] = self._beats.get(local_rank, 0) + 1
-        return self._beats.get(local_rank, 0)
 
     def _held_up(self) -> bool:
         """Return whether output is waiting for a console that has not accepted any since the last check."""

@@ -15,9 +15,19 @@ pytestmark = pytest.mark.integration
 LIMIT_S = 60
 
 
+class WatchedFile(HeartbeatFile):
+    """A heartbeat file that remembers the last heartbeat it has seen."""
+
+    seen = 0
+
+    def changed(self):
+        before, self.seen = self.seen, self.latest()
+        return self.seen != before
+
+
 @pytest.fixture
 def beats(tmp_path):
-    file = HeartbeatFile(tmp_path / "beats")
+    file = WatchedFile(tmp_path / "beats")
     yield file
     file.close()
 
@@ -89,7 +99,7 @@ def test_forked_child_sends_heartbeats_for_its_worker(beats):
 
 
 def test_forked_worker_can_use_its_own_file(beats, tmp_path):
-    other = HeartbeatFile(tmp_path / "other")
+    other = WatchedFile(tmp_path / "other")
     here = f"os.environ[{BEAT_FILE!r}] = {str(other.path)!r}"
     script = f"import os\nbeat()\nif os.fork() == 0:\n  {here}; beat(); os._exit(0)"
     run_well("beat()", beats.path)
