@@ -16,7 +16,7 @@ from elastic_core.config.values import is_secret, split_commas
 from elastic_core.interfaces.workers import Work
 from elastic_core.log import get_logger
 from elastic_core.workers.group import GroupPolicy
-from elastic_core.workers.numa import MODES, NO_BINDING, Binding, Machine, read_machine
+from elastic_core.workers.numa import NO_BINDING, Binding, Machine, mode_of, read_machine
 from elastic_core.workers.process import EnvironmentPolicy
 from elastic_core.workers.streams import OutputPolicy, Stream
 
@@ -159,7 +159,7 @@ def _writes_files(settings: Settings) -> bool:
 
 def _binding(settings: Settings, local_world_size: int, visible: str | None) -> Binding:
     """Return the configured CPU binding. `visible` is the value of CUDA_VISIBLE_DEVICES."""
-    mode = next((mode for mode in MODES if mode == settings.numa_binding), None)
+    mode = mode_of(settings.numa_binding)
     if mode is None:
         return NO_BINDING
     binding = Binding(mode, read_machine())

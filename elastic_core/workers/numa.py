@@ -1,4 +1,4 @@
-"""NUMA binding: given a description of the machine, a pure function chooses the processors on which a worker may run.
+"""NUMA binding: given a description of the machine, chooses the processors on which a worker may run.
 
 The four modes are torchrun's. If the description lacks information that a mode needs, workers are not bound, because a
 slow job is better than no job."""
@@ -27,11 +27,10 @@ def mode_of(options: Any) -> Mode | None:
         ConfigurationError: there is no such mode.
     """
     given = getattr(options, "affinity_mode", options)
-    word = getattr(given, "value", given)
-    found = next((mode for mode in MODES if mode == word), None)
-    if found is None and word is not None:
+    word: Mode | None = getattr(given, "value", given)
+    if word is not None and word not in MODES:
         raise ConfigurationError(Problem("numa_options", f"expected one of {', '.join(MODES)}, found {word!r}"))
-    return found
+    return word
 
 
 Cpus = frozenset[int]
@@ -83,25 +82,6 @@ class Machine:
         return replace(self, device_nodes=tuple(nodes))
 
 
-def choose(mode: Mode, machine: Machine, local_rank: int, workers: int) -> Cpus:
-    """Return the processors for one worker. The set is empty if the machine's description lacks information that the
-    mode needs."""
-    node = machine.node_of(local_rank, workers)
-    own = [cpu for cpu in machine.cpus if cpu.node == node]
-    if not own:
-        return NO_CPUS
-    if mode == "node":
-        return frozenset(cpu.number for cpu in own)
-    if mode == "socket":
-        sockets = {cpu.socket for cpu in own}
-        return frozenset(cpu.number for cpu in machine.cpus if cpu.socket in sockets)
-    neighbours = [r for r in range(workers) if machine.node_of(r, workers) == node]
-    place = neighbours.index(local_rank)
-    if mode == "exclusive":
-        return _share(own, place, len(neighbours))
-    return _cache_group(own, place)
-
-
 def _share(own: list[Cpu], place: int, sharers: int) -> Cpus:
     """Return one worker's share of the processors: whole physical cores, divided as evenly as possible. Workers do not
     share cores."""
@@ -128,8 +108,22 @@ class Binding:
     machine: Machine = field(default_factory=Machine)
 
     def cpus_for(self, local_rank: int, workers: int) -> Cpus:
-        """Return the processors for one worker. An empty set means no binding."""
-        return choose(self.mode, self.machine, local_rank, workers) if self.mode else NO_CPUS
+        """Return the processors for one worker. The set is empty, which means no binding, if there is no mode or the
+        machine's description lacks information that the mode needs."""
+        node = self.machine.node_of(local_rank, workers)
+        own = [cpu for cpu in self.machine.cpus if cpu.node == node]
+        if self.mode is None or not own:
+            return NO_CPUS
+        if self.mode == "node":
+            return frozenset(cpu.number for cpu in own)
+        if self.mode == "socket":
+            sockets = {cpu.socket for cpu in own}
+            return frozenset(cpu.number for cpu in self.machine.cpus if cpu.socket in sockets)
+        neighbours = [r for r in range(workers) if self.machine.node_of(r, workers) == node]
+        place = neighbours.index(local_rank)
+        if self.mode == "exclusive":
+            return _share(own, place, len(neighbours))
+        return _cache_group(own, place)
 
     def seen_through(self, visible: str | None) -> Binding:
         """Return the binding for devices numbered as CUDA_VISIBLE_DEVICES numbers them."""

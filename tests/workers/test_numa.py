@@ -18,7 +18,6 @@ from elastic_core.workers.numa import (
     Machine,
     bind,
     bound_to_cpus,
-    choose,
     read_machine,
 )
 
@@ -40,17 +39,18 @@ def nodes(cpus):
 
 
 def choose_all(mode, machine, workers):
-    return [choose(mode, machine, rank, workers) for rank in range(workers)]
+    return [Binding(mode, machine).cpus_for(rank, workers) for rank in range(workers)]
 
 
 def test_node_mode_uses_the_whole_node():
     for rank, node in enumerate(WITH_DEVICES.device_nodes):
-        assert choose("node", WITH_DEVICES, rank, 4) == {cpu.number for cpu in CPUS if cpu.node == node}
+        assert Binding("node", WITH_DEVICES).cpus_for(rank, 4) == {cpu.number for cpu in CPUS if cpu.node == node}
 
 
 def test_socket_mode_uses_the_whole_socket():
     for rank, node in enumerate(WITH_DEVICES.device_nodes):
-        assert choose("socket", WITH_DEVICES, rank, 4) == {cpu.number for cpu in CPUS if cpu.socket == node // 2}
+        own = {cpu.number for cpu in CPUS if cpu.socket == node // 2}
+        assert Binding("socket", WITH_DEVICES).cpus_for(rank, 4) == own
 
 
 @given(st.integers(1, 16))
@@ -105,9 +105,9 @@ def test_workers_without_devices_spread_evenly(workers, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_worker_without_topology_data_stays_unbound(mode):
-    assert choose(mode, Machine(), 0, 1) == NO_CPUS
-    assert choose(mode, WITH_DEVICES, 4, 5) == NO_CPUS
-    assert choose(mode, Machine(CPUS, (9,)), 0, 1) == NO_CPUS
+    assert Binding(mode, Machine()).cpus_for(0, 1) == NO_CPUS
+    assert Binding(mode, WITH_DEVICES).cpus_for(4, 5) == NO_CPUS
+    assert Binding(mode, Machine(CPUS, (9,))).cpus_for(0, 1) == NO_CPUS
 
 
 @pytest.mark.parametrize(
