@@ -101,8 +101,11 @@ class OutputPump:
     def _run(self) -> None:
         while self._channels and self._turn():
             pass
+        # Do not wait for the ends of the streams, because a process outside the workers' sessions may keep them open.
         for fd in list(self._channels):
-            self._drain(fd)
+            if self._take_what_is_there(fd):
+                self._hand_over(fd)
+                self._end(fd)
         self._selector.close()
         os.close(self._wake_reader)
         self._answer()  # after the close, so that later requests fail instead of waiting forever
@@ -110,10 +113,11 @@ class OutputPump:
 
     def _turn(self) -> bool:
         """Wait once, and handle what has arrived. Returns false if the pump has to end."""
-        waiting = any(channel.unfinished for channel in self._channels.values())
-        ready = self._selector.select(_UNFINISHED_LINE_AFTER if waiting else None)
+        unfinished = {fd: channel for fd, channel in self._channels.items() if channel.unfinished}
+        ready = self._selector.select(_UNFINISHED_LINE_AFTER if unfinished else None)
         if not ready:
-            self._show_unfinished()
+            for fd, channel in unfinished.items():
+                self._guarded(fd, channel.show_unfinished)
         fds = {key.fd for key, _ in ready}
         for fd in fds - {self._wake_reader}:
             self._read(fd)
@@ -145,13 +149,6 @@ class OutputPump:
             self._end(fd)
         return len(data)
 
-    def _drain(self, fd: int) -> None:
-        """Forward the output that the workers left in the pipe, without waiting for the end of the stream, because a
-        process outside their sessions may still have it open."""
-        if self._take_what_is_there(fd):
-            self._hand_over(fd)
-            self._end(fd)
-
     def _hand_over(self, fd: int) -> None:
         """Hand the pipe to a background `cat`, so that a process in another session, such as an uploader, can keep
         writing without SIGPIPE after the agent exits. `cat` exits when that process closes the pipe."""
@@ -182,11 +179,6 @@ class OutputPump:
         self._selector.unregister(fd)
         self._guarded(fd, self._channels.pop(fd).close)
         os.close(fd)
-
-    def _show_unfinished(self) -> None:
-        for fd, channel in self._channels.items():
-            if channel.unfinished:
-                self._guarded(fd, channel.show_unfinished)
 
     def _guarded(self, fd: int, move: Callable[[], None]) -> None:
         """Call `move`, and continue after any error. A bug may lose output, but it must not leave a worker's pipe
