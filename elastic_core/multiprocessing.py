@@ -203,7 +203,11 @@ def start_processes(
         placer=placer_of(specs),
     )
     mode = mode_of(numa_options)
-    policy = GroupPolicy(output, _Given(envs), Binding(mode, read_machine()) if mode else NO_BINDING)
+
+    def environment(plan: RoundPlan, ranks: WorkerRanks, parent: Mapping[str, str], error_file: str) -> dict[str, str]:
+        return {**parent, **envs[ranks.local], VARIABLE: error_file}
+
+    policy = GroupPolicy(output, environment, Binding(mode, read_machine()) if mode else NO_BINDING)
     context = PContext(name, {rank: _starter(entrypoint, args[rank], start_method) for rank in ranks}, specs, policy)
     context.start()
     return context
@@ -227,18 +231,6 @@ class _Asked:
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         self.dest = self._specs.reify(envs)
         return self.dest
-
-
-@dataclass(frozen=True)
-class _Given:
-    """Builds the workers' environments from the variables that the program passes."""
-
-    envs: Mapping[int, Mapping[str, str]]
-
-    def __call__(
-        self, plan: RoundPlan, ranks: WorkerRanks, parent: Mapping[str, str], error_file: str
-    ) -> dict[str, str]:
-        return {**parent, **self.envs[ranks.local], VARIABLE: error_file}
 
 
 @dataclass(frozen=True)
