@@ -17,6 +17,7 @@ import threading
 import traceback
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
 from multiprocessing.context import set_spawning_popen
 from multiprocessing.popen_forkserver import _DupFd
 from multiprocessing.reduction import ForkingPickler
@@ -32,7 +33,6 @@ from elastic_core.workers.process import reap_child, substitute_local_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
     from elastic_core.interfaces.workers import Child, Launch
@@ -180,11 +180,7 @@ class _FunctionChild:
 
 def _as_connection(fd: int | None) -> Connection | None:
     """Return a wrapper that multiprocessing can pass to a child. The wrapper owns a duplicate of `fd`."""
-    if fd is None:
-        return None
-    from multiprocessing.connection import Connection
-
-    return Connection(os.dup(fd), readable=False)
+    return None if fd is None else Connection(os.dup(fd), readable=False)
 
 
 def _run(
