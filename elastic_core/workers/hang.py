@@ -28,7 +28,7 @@ from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.process import wait_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from elastic_core.clock import Clock, Duration
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 LOG, CPU, BEAT = "log", "cpu", "beat"
 MOST_LINES = 200
 MOST_CHARACTERS = 16 * 1024
-NO_STACK = "no stack: "
+NO_STACK = "no stack: "  # begins the text that is shown instead of a stack
+NOT_ASKED = NO_STACK + "many workers hung, and there was no time left to ask this worker"
 _NOT_PYTHON = "the worker has no handler for SIGABRT: it is not Python, or runs without faulthandler"
 
 _MARKER = re.compile(
@@ -215,7 +216,7 @@ class HangingWorker:
         silent = asked[0] if asked else pid
         why = silence_reason(silent, ANSWER) if asked else _NOT_PYTHON
         text, no_spy = pyspy_dump(silent, self.environ, SPY) if _runs(silent) else ("", "")
-        return text or explained([why, no_spy])
+        return text or NO_STACK + "; ".join(filter(None, (why, no_spy)))
 
     def kill(self, pid: int, wait: bool) -> None:
         """Kill the hung process and the rest of the worker's session except helpers. With `wait`, also wait until the
@@ -346,11 +347,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         sessions.send_group(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_ENDING)
-
-
-def explained(reasons: Iterable[str]) -> str:
-    """Return the text that is shown instead of a stack."""
-    return NO_STACK + "; ".join(reason for reason in reasons if reason)
-
-
-NOT_ASKED = explained(["many workers hung, and there was no time left to ask this worker"])
