@@ -405,7 +405,8 @@ class LocalWorkers:
         # Neither an interrupt here nor the agent's death may leave behind a worker of which there is no record.
         with interrupts_held(), guardian.expecting() as mark:
             launch = Launch(ranks.local, variables, *current.output.stdio(ranks.local), result, mark, cpus)
-            worker = WorkerProcess(ranks, launch, self._starter.start(launch))
+            child = self._starter.start(launch)
+            worker = WorkerProcess(ranks, launch, child, sessions.start_of(child.pid))
             if self._policy.files:
                 limit_files(worker.pid, self._policy.files)
             current.workers[ranks.local] = worker

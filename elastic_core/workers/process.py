@@ -15,12 +15,11 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.workers.numa import bound_to_cpus
-from elastic_core.workers.sessions import start_of
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
@@ -159,12 +158,9 @@ class WorkerProcess:
     ranks: WorkerRanks
     launch: Launch
     child: Child
-    start: int = field(init=False)
-    sentinel: int = field(default=-1, init=False)
-    exitcode: int | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        self.start = start_of(self.pid)
+    start: int
+    sentinel: int = -1
+    exitcode: int | None = None
 
     @property
     def pid(self) -> int:
