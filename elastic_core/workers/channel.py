@@ -8,11 +8,12 @@ import contextlib
 import os
 import re
 import select
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from elastic_core.log import get_logger
 from elastic_core.support.files import open_to_append
 from elastic_core.workers.hang import DumpSink
+from elastic_core.workers.streams import FILTERED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,17 +31,13 @@ _PIPE_BUF = select.PIPE_BUF
 _REPLACE = b"\r\x1b[K"  # return to the start of the line and erase its text
 _MOVES = re.compile(rb"\x1b\[[0-9;]*[A-HSTf]|\x1b\[[0-3]?J")  # would overwrite other workers' lines
 
-Report = Callable[[str, OSError], None]
-"""Called once for each file that can no longer be written to, with the file's path and the error."""
-
 
 class FileSink:
-    """A log file opened for appending. Opening it may raise OSError. At the first write error, the error is reported,
-    the file is closed, and `descriptor` becomes None."""
+    """A log file opened for appending. Opening it may raise OSError. At the first write error, the error is logged, the
+    file is closed, and `descriptor` becomes None."""
 
-    def __init__(self, path: Path, report: Report) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._report = report
         self.descriptor: int | None = open_to_append(path)
 
     def write(self, data: bytes) -> bytes:
@@ -51,7 +48,10 @@ class FileSink:
                 rest = rest[os.write(self.descriptor, rest) :]
             except OSError as error:
                 self.close()
-                self._report(str(self._path), error)
+                filtered = self._path.stem.startswith(FILTERED)
+                where = "appears only in the workers' regular output" if filtered else "goes to the console"
+                consequence = f"the file ends here; later output {where}"
+                get_logger().error("output lost", file=str(self._path), reason=error.strerror, consequence=consequence)
         return bytes(rest)
 
     def close(self) -> None:
@@ -193,14 +193,12 @@ class Channel:
     """One captured stream. It is not thread-safe: the output pump feeds it, and other code may read it only after the
     pump has ended."""
 
-    def __init__(
-        self, plan: StreamPlan, console: ConsoleSink, filtered: FileSink | None, report: Report, screen: TerminalLine
-    ) -> None:
+    def __init__(self, plan: StreamPlan, console: ConsoleSink, filtered: FileSink | None, screen: TerminalLine) -> None:
         self._plan = plan
         self._screen = screen
         self._console = console
         self._filtered = filtered
-        self._file = FileSink(plan.file, report) if plan.file else None
+        self._file = FileSink(plan.file) if plan.file else None
         self._tail = TailSink()
         self.path = plan.file
         self.written = 0  # bytes; grows while the worker writes

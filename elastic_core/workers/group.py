@@ -41,7 +41,7 @@ from elastic_core.workers.process import (
     remedy,
     wait_readable,
 )
-from elastic_core.workers.streams import FILTERED, OutputPolicy, round_folder
+from elastic_core.workers.streams import OutputPolicy, round_folder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -154,7 +154,7 @@ class LocalWorkers:
         }
         placer = self._policy.output.placer
         placement = placer(environments) if placer else None
-        output = RoundOutput(plan, self._policy.output, folder, _report_lost_output, placement)
+        output = RoundOutput(plan, self._policy.output, folder, placement)
         activity = Activity(self._policy.progress, output)
         current = self._round = _Round(plan, output, OomWatch(self._counters), activity)
         try:
@@ -485,10 +485,3 @@ def _threads_counted() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise OSError(errno.EAGAIN, f"{error}") from error
-
-
-def _report_lost_output(path: str, error: OSError) -> None:
-    filtered = Path(path).stem.startswith(FILTERED)
-    rest = "appears only in the workers' regular output" if filtered else "goes to the console"
-    consequence = f"the file ends here; later output {rest}"
-    get_logger().error("output lost", file=path, reason=error.strerror, consequence=consequence)

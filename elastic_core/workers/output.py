@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration
     from elastic_core.interfaces.workers import RoundPlan
-    from elastic_core.workers.channel import Report
     from elastic_core.workers.streams import OutputPolicy, Placement
 
 _CHUNK = 64 * 1024
@@ -199,10 +198,7 @@ class RoundOutput:
     Raises ConfigurationError if a log file cannot be opened or a limit on open files is reached.
     """
 
-    def __init__(
-        self, plan: RoundPlan, policy: OutputPolicy, folder: Path, report: Report, placement: Placement | None = None
-    ) -> None:
-        self._report = report
+    def __init__(self, plan: RoundPlan, policy: OutputPolicy, folder: Path, placement: Placement | None = None) -> None:
         self._consoles = {stream: ConsoleSink(int(stream)) for stream in Stream}
         self._screen = TerminalLine()
         self._filtered: dict[Path, FileSink] = {}
@@ -309,9 +305,9 @@ class RoundOutput:
             self._ends[place] = own.descriptor
             return
         if filtered is not None and filtered not in self._filtered:
-            self._filtered[filtered] = FileSink(filtered, self._report)
+            self._filtered[filtered] = FileSink(filtered)
         chosen = self._filtered[filtered] if filtered is not None else None
-        channel = self._sources[place] = Channel(plan, self._consoles[stream], chosen, self._report, self._screen)
+        channel = self._sources[place] = Channel(plan, self._consoles[stream], chosen, self._screen)
         read_end, write_end = os.pipe()
         self._channels[read_end] = channel
         self._ends[place] = write_end

@@ -28,14 +28,10 @@ class Console:
         return b"".join(self.writes)
 
 
-def ignore(path, error):
-    pass
-
-
-def make(filtered=None, report=ignore, **plan):
+def make(filtered=None, **plan):
     console = Console()
     plan = StreamPlan(**{"captured": True, "keeps_tail": True, **plan})
-    return Channel(plan, console, filtered, report, TerminalLine()), console
+    return Channel(plan, console, filtered, TerminalLine()), console
 
 
 @pytest.fixture
@@ -43,7 +39,7 @@ def terminal():
     """The channels of two workers that share a terminal, and the console."""
     console, screen = Console(), TerminalLine()
     plans = [StreamPlan(captured=True, prefix=b"[%d] " % rank, terminal=True) for rank in range(2)]
-    return [Channel(plan, console, None, ignore, screen) for plan in plans], console
+    return [Channel(plan, console, None, screen) for plan in plans], console
 
 
 def rendered(text):
@@ -119,7 +115,7 @@ def test_tail_is_kept_only_on_request():
 
 
 def test_filters_write_whole_matching_lines_to_a_shared_file(tmp_path):
-    filtered = FileSink(tmp_path / "filtered", ignore)
+    filtered = FileSink(tmp_path / "filtered")
     first, _ = make(filtered, filters=(b"loss", b"acc"))
     second, _ = make(filtered, filters=(b"loss", b"acc"), console=False)
     first.feed(b"step 1 lo")
@@ -131,17 +127,14 @@ def test_filters_write_whole_matching_lines_to_a_shared_file(tmp_path):
 
 
 @pytest.mark.parametrize("prefix", [b"", b"[0]:"])
-def test_full_device_falls_back_to_the_console(tmp_path, prefix):
+def test_full_device_falls_back_to_the_console(tmp_path, prefix, capfd):
     (tmp_path / "f").symlink_to("/dev/full")
-    reports = []
-    channel, console = make(
-        report=lambda *r: reports.append(r), console=bool(prefix), prefix=prefix, file=tmp_path / "f"
-    )
+    channel, console = make(console=bool(prefix), prefix=prefix, file=tmp_path / "f")
     channel.feed(b"one\ntw")
     channel.feed(b"o\n")
     channel.feed(b"three")
     channel.close()
-    assert len(reports) == 1
+    assert capfd.readouterr().err.count("output lost") == 1
     assert console.text.replace(prefix, b"").rstrip() == b"one\ntwo\nthree"
 
 
@@ -224,7 +217,7 @@ def test_line_interrupted_by_another_worker_stays_whole(terminal, begins, rest, 
 def test_terminal_shows_all_text_of_two_workers_once(pieces):
     console, screen = Console(), TerminalLine()
     plans = [StreamPlan(captured=True, prefix=b"[%d] " % rank, terminal=True) for rank in range(2)]
-    channels = [Channel(plan, console, None, ignore, screen) for plan in plans]
+    channels = [Channel(plan, console, None, screen) for plan in plans]
     for rank, text, pauses in pieces:
         channels[rank].feed(text)
         if pauses and channels[rank].unfinished:

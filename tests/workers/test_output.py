@@ -16,10 +16,6 @@ from elastic_core.workers.streams import StreamPlan
 PATIENCE = 30.0
 
 
-def ignore(path, error):
-    pass
-
-
 def finish(pump, patience=PATIENCE):
     pump.end()
     wait_readable(pump.done, patience)
@@ -36,7 +32,7 @@ def pump(pipe, make_pipe):
         for number in range(count):
             reader, writer = make_pipe()
             made = {"captured": True, "keeps_tail": True, "prefix": b"[%d]:" % number, **plan}
-            channels[reader] = Channel(StreamPlan(**made), sink, None, ignore, TerminalLine())
+            channels[reader] = Channel(StreamPlan(**made), sink, None, TerminalLine())
             writers.append(writer)
         made = OutputPump(channels)
         made.start()
@@ -124,7 +120,7 @@ def test_daemon_that_keeps_writing_is_abandoned(pump, pipe):
 
 def test_unstarted_pump_delivers_output(pipe):
     reader, writer = os.pipe()
-    made = OutputPump({reader: Channel(StreamPlan(captured=True), ConsoleSink(pipe[1]), None, ignore, TerminalLine())})
+    made = OutputPump({reader: Channel(StreamPlan(captured=True), ConsoleSink(pipe[1]), None, TerminalLine())})
     os.write(writer, b"hello\n")
     os.close(writer)
     made.end()
@@ -190,7 +186,7 @@ class BrokenConsole:
 def test_console_error_is_reported_once_and_blocks_no_worker(capfd):
     """The worker writes much more than its pipe holds, and the tail of its output is kept."""
     reader, writer = os.pipe()
-    channel = Channel(StreamPlan(captured=True, keeps_tail=True), BrokenConsole(), None, ignore, TerminalLine())
+    channel = Channel(StreamPlan(captured=True, keeps_tail=True), BrokenConsole(), None, TerminalLine())
     made = OutputPump({reader: channel})
     made.start()
     for number in range(5000):

@@ -14,14 +14,10 @@ from elastic_core.workers.streams import OutputPolicy
 PATIENCE = 30.0
 
 
-def ignore(path, error):
-    pass
-
-
 @pytest.fixture
 def opened(plan, tmp_path):
-    def opened(workers=1, report=ignore, **policy):
-        return RoundOutput(plan(workers), OutputPolicy(**policy), tmp_path, report)
+    def opened(workers=1, **policy):
+        return RoundOutput(plan(workers), OutputPolicy(**policy), tmp_path)
 
     return opened
 
@@ -136,15 +132,15 @@ def test_rotated_or_removed_log_file_is_still_read(opened, tmp_path, removed):
 
 def test_full_disk_is_reported_once_and_output_is_shown(opened, tmp_path, capfd):
     (tmp_path / "rank-0.out").symlink_to("/dev/full")
-    reports = []
-    output = opened(report=lambda path, error: reports.append(path), redirects=lambda rank: 1)
+    output = opened(redirects=lambda rank: 1)
     out, _ = output.stdio(0)
     for number in range(3):
         os.write(out, b"line %d\n" % number)
     output.begin()
     assert finish(output)
-    assert reports == [str(tmp_path / "rank-0.out")]
-    assert capfd.readouterr().out == "line 0\nline 1\nline 2\n"
+    shown = capfd.readouterr()
+    assert shown.err.count(f"output lost: file={tmp_path / 'rank-0.out'} ") == 1
+    assert shown.out == "line 0\nline 1\nline 2\n"
 
 
 def test_filtered_lines_of_all_ranks_share_a_file(opened, tmp_path, capfd):

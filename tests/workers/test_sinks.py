@@ -14,58 +14,48 @@ import pytest
 from elastic_core.workers.channel import TAIL_BYTES, TAIL_LINES, ConsoleSink, FileSink, TailSink
 
 
-@pytest.fixture
-def reports():
-    return []
-
-
-@pytest.fixture
-def report(reports):
-    return lambda path, error: reports.append((path, error.strerror))
-
-
-def test_file_sink_appends(tmp_path, report, reports):
+def test_file_sink_appends(tmp_path, capfd):
     for text in (b"one", b"two"):
-        sink = FileSink(tmp_path / "log", report)
+        sink = FileSink(tmp_path / "log")
         assert sink.write(text) == b""
         sink.close()
         sink.close()
     assert (tmp_path / "log").read_bytes() == b"onetwo"
-    assert reports == []
+    assert capfd.readouterr().err == ""
 
 
-def test_closed_file_sink_returns_all_data(tmp_path, report):
-    sink = FileSink(tmp_path / "log", report)
+def test_closed_file_sink_returns_all_data(tmp_path):
+    sink = FileSink(tmp_path / "log")
     sink.close()
     assert sink.write(b"late") == b"late"
 
 
-def test_unopenable_file_raises_os_error(tmp_path, report):
+def test_unopenable_file_raises_os_error(tmp_path):
     with pytest.raises(OSError, match="No such file"):
-        FileSink(tmp_path / "no" / "folder", report)
+        FileSink(tmp_path / "no" / "folder")
 
 
-def test_full_device_is_reported_once_and_returns_all_data(tmp_path, report, reports):
+def test_full_device_is_logged_once_and_returns_all_data(tmp_path, capfd):
     (tmp_path / "log").symlink_to("/dev/full")
-    sink = FileSink(tmp_path / "log", report)
+    sink = FileSink(tmp_path / "log")
     assert sink.write(b"first") == b"first"
     assert sink.write(b"second") == b"second"
-    assert reports == [(str(tmp_path / "log"), "No space left on device")]
+    assert capfd.readouterr().err.count(f'output lost: file={tmp_path / "log"} reason="No space left on device"') == 1
 
 
 FULL_DISK = """
 import os, sys
 from pathlib import Path
+from elastic_core import log
 from elastic_core.workers.channel import FileSink
-reports = []
-sink = FileSink(Path(sys.argv[1]) / "log", lambda path, error: reports.append(error.strerror))
+log.configure(level="warning")
+sink = FileSink(Path(sys.argv[1]) / "log")
 text = os.urandom(200_000)
 rest = sink.write(text)
 kept = (Path(sys.argv[1]) / "log").read_bytes()
 assert 0 < len(kept) < len(text), len(kept)
 assert kept + rest == text
 assert sink.write(b"more") == b"more"
-assert reports == ["No space left on device"], reports
 """
 
 
@@ -80,6 +70,7 @@ def test_disk_that_fills_up_returns_unwritten_data(tmp_path):
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("No space left on device") == 1
 
 
 def test_slow_console_receives_all_output(pipe):
