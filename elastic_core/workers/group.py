@@ -27,7 +27,7 @@ from elastic_core.workers.failure import (
     read_error_file,
 )
 from elastic_core.workers.guardian import Guardian
-from elastic_core.workers.hang import NOT_ASKED, Activity, HangingWorker, KillRecord
+from elastic_core.workers.hang import NOT_ASKED, Activity, HangingWorker
 from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.numa import NO_BINDING
 from elastic_core.workers.output import RoundOutput, make_folder, unwritable
@@ -85,7 +85,8 @@ class _Round:
     exits: dict[int, tuple[WorkerExit, float, bool]] = field(default_factory=dict)
     signals: set[int] = field(default_factory=set)
     asked: set[tuple[int, int, bool]] = field(default_factory=set)
-    killed: dict[int, KillRecord] = field(default_factory=dict)
+    killed: dict[int, str] = field(default_factory=dict)  # why each hung worker was killed
+    stacks: dict[int, str] = field(default_factory=dict)  # for killed workers whose stderr does not contain a stack
     unreported: list[WorkerExit] = field(default_factory=list)  # exits that `reap` has not returned yet
     unseen: bool = False  # whether the process table could not be read (processes may be left)
 
@@ -116,7 +117,6 @@ class LocalWorkers:
         self._parent = parent_environment
         self._binding = policy.binding.seen_through(parent_environment.get("CUDA_VISIBLE_DEVICES"))
         self._clock = clock or SystemClock()
-        self._counters = oom_counters()
         self._guardian: Guardian | None = None
         self._lifeline = -1
         self._scratch: Path | None = None
@@ -156,7 +156,7 @@ class LocalWorkers:
         placement = placer(environments) if placer else None
         output = RoundOutput(plan, self._policy.output, folder, placement)
         activity = Activity(self._policy.progress, output)
-        current = self._round = _Round(plan, output, OomWatch(self._counters), activity)
+        current = self._round = _Round(plan, output, OomWatch(oom_counters()), activity)
         try:
             for ranks in plan.ranks:
                 variables = environments[ranks.local]
@@ -260,7 +260,8 @@ class LocalWorkers:
         if leader is None or (local := running[leader].ranks.local) in current.killed:
             return None
         hanging = HangingWorker(running[leader], current.output, self._parent, self._clock)
-        current.killed[local] = KillRecord(reason, hanging.stacks(pid) if ask else NOT_ASKED)
+        current.stacks[local] = hanging.stacks(pid) if ask else NOT_ASKED
+        current.killed[local] = reason
         current.exits[local] = (WorkerExit(local, leader, -signal.SIGKILL), self._clock.timestamp(), False)
         hanging.kill(pid, wait=ask)
         return local
@@ -427,7 +428,7 @@ class LocalWorkers:
         return explain([self._evidence(current, *ended) for ended in bad], current.plan)
 
     def _evidence(self, current: _Round, ended: WorkerExit, timestamp: float, obeyed: bool) -> Evidence:
-        worker, killed = current.workers[ended.local_rank], current.killed.get(ended.local_rank)
+        worker = current.workers[ended.local_rank]
         error_file = Path(worker.launch.environment["TORCHELASTIC_ERROR_FILE"])
         return Evidence(
             exit=ended,
@@ -438,8 +439,8 @@ class LocalWorkers:
             timestamp=timestamp,
             stopped=obeyed,
             out_of_memory=current.oom.explanation(),
-            killed_for=killed.reason if killed else "",
-            stack=current.output.dump(ended.local_rank) or (killed.otherwise if killed else ""),
+            killed_for=current.killed.get(ended.local_rank, ""),
+            stack=current.output.dump(ended.local_rank) or current.stacks.get(ended.local_rank, ""),
         )
 
     def _value(self, launch: Launch) -> Any:

@@ -189,14 +189,6 @@ def bounded(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class KillRecord:
-    """Why a worker was killed, and the text to report if its stderr does not contain a stack."""
-
-    reason: str
-    otherwise: str
-
-
-@dataclass(frozen=True)
 class HangingWorker:
     """A worker that is about to be killed. The agent looks for py-spy on the PATH in `environ`."""
 
