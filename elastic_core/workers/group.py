@@ -34,7 +34,7 @@ from elastic_core.workers.output import RoundOutput, make_folder, unwritable
 from elastic_core.workers.process import (
     EnvironmentPolicy,
     WorkerProcess,
-    cannot_look,
+    cannot_do,
     cannot_start,
     limit_files,
     make_exits_visible,
@@ -96,14 +96,8 @@ class _Round:
 
 
 class LocalWorkers:
-    """Runs workers as child processes. See `interfaces.workers.WorkerProcesses` for the methods.
-
-    Args:
-        starter: starts the processes.
-        policy: the user's choices for output, environment and NUMA binding.
-        parent_environment: the variables that the workers inherit.
-        clock: provides the timestamps for reports.
-    """
+    """Runs workers as child processes, which inherit the variables in `parent_environment`. See
+    `interfaces.workers.WorkerProcesses` for the methods."""
 
     def __init__(
         self,
@@ -274,7 +268,7 @@ class LocalWorkers:
             found = sessions.members(self._round.leaders)
         except OSError as error:  # no descriptors are left to read /proc
             self._round.unseen = True
-            raise cannot_look(error) from error
+            raise cannot_do(error, "/proc", "see which of the workers' processes are running") from error
         return [Leftover(s.pid, s.state, sessions.command_of(s.pid), sessions.waits_in(s.pid)) for s in found]
 
     def leftover_sentinels(self) -> Collection[int]:
