@@ -228,16 +228,11 @@ def thread_sentinel(pid: int) -> int:
     readable, writable = os.pipe()
 
     def wait() -> None:
-        try:
+        with contextlib.suppress(ChildProcessError):  # already reaped, so it has ended
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:
-            pass  # already reaped, so it has ended
-        try:
+        with contextlib.suppress(BrokenPipeError):
             os.write(writable, b"!")  # closing is not enough: a worker forked later may keep the pipe open
-        except BrokenPipeError:
-            pass
-        finally:
-            os.close(writable)
+        os.close(writable)
 
     try:
         threading.Thread(target=wait, name=f"wait-{pid}", daemon=True).start()
