@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import shutil
@@ -44,7 +43,7 @@ from elastic_core.workers.process import (
 from elastic_core.workers.streams import OutputPolicy, round_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.errors import ProcessFailure
@@ -157,12 +156,11 @@ class LocalWorkers:
                 if placement and ranks.local in placement.error_files:
                     variables["TORCHELASTIC_ERROR_FILE"] = placement.error_files[ranks.local]
                 self._start_one(current, ranks, variables)
-            with _threads_counted():
-                output.begin()
+            output.begin()
         except BaseException as error:
             # `begin` comes first, because it frees file descriptors, which are needed to read the process table. It
-            # raises RuntimeError if it was called before or no thread can be started. `finish` handles both cases.
-            with contextlib.suppress(RuntimeError):
+            # raises OSError if it was called before or no thread can be started. `finish` handles both cases.
+            with contextlib.suppress(OSError):
                 output.begin()
             self._end_all(current)
             self.finish()
@@ -406,8 +404,7 @@ class LocalWorkers:
                 limit_files(worker.pid, self._policy.files)
             current.workers[ranks.local] = worker
             guardian.watch(worker.pid, worker.start)
-        with _threads_counted():
-            worker.watch()
+        worker.watch()
 
     def _end_all(self, current: _Round) -> None:
         """After some workers failed to start, kill those that did start, and wait until they have exited."""
@@ -470,13 +467,3 @@ def _temporary_folder() -> tuple[Path, int]:
         if remedy(error):
             raise
         raise unwritable(error, log_dir=False) from error
-
-
-@contextlib.contextmanager
-def _threads_counted() -> Iterator[None]:
-    """Convert the RuntimeError that Python raises if it cannot start a thread into the OSError that it raises for other
-    limits."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise OSError(errno.EAGAIN, f"{error}") from error

@@ -17,7 +17,7 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
 from elastic_core.support import files, forks
 from elastic_core.workers.channel import Channel, ConsoleSink, FileSink, OwnFile, TerminalLine
-from elastic_core.workers.process import cannot_start, remedy, wait_readable
+from elastic_core.workers.process import cannot_start, remedy, start_thread, wait_readable
 from elastic_core.workers.streams import Stream, StreamPlan, plan_stream
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class OutputPump:
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
 
     def start(self) -> None:
-        """Start moving output. Raises RuntimeError if no thread can be started."""
-        self._thread.start()
+        """Start moving output. Raises OSError if no thread can be started."""
+        start_thread(self._thread)
 
     def catch_up(self, patience: Duration) -> bool:
         """Wait for up to `patience` seconds until everything that is now in the pipes has been moved. Returns whether

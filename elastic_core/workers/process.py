@@ -215,8 +215,8 @@ def make_exits_visible() -> None:
 
 
 def open_sentinel(pid: int) -> int:
-    """Return a sentinel for a child. The caller must close it. Raises OSError if no file descriptors are left, and
-    RuntimeError if a thread is needed and cannot be started."""
+    """Return a sentinel for a child. The caller must close it. Raises OSError if no file descriptors or threads are
+    left."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):  # no pidfds (before Linux 5.3), or other code has already reaped the child
@@ -235,12 +235,20 @@ def thread_sentinel(pid: int) -> int:
         os.close(writable)
 
     try:
-        threading.Thread(target=wait, name=f"wait-{pid}", daemon=True).start()
-    except RuntimeError:
+        start_thread(threading.Thread(target=wait, name=f"wait-{pid}", daemon=True))
+    except OSError:
         os.close(readable)
         os.close(writable)
         raise
     return readable
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start the thread. Raises OSError, as for other limits, if the system allows no more threads."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, f"{error}") from error
 
 
 def wait_readable(fd: int, timeout: Duration) -> bool:
