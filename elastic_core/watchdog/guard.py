@@ -12,13 +12,12 @@ import os
 import sys
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
 CLIENT_VARIABLE = "ELASTIC_TIMER_CLIENT"
 """The environment variable in which a watchdog specifies its client factory. The value is the `module:name` of a

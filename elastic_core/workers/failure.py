@@ -76,7 +76,7 @@ class Evidence:
 
     @property
     def failed(self) -> bool:
-        """Whether the worker failed, as opposed to exiting on the agent's signal. An error file always means
+        """Whether the worker failed, as opposed to exiting on the agent's signal. A hang or an error file always means
         failure."""
         return bool(self.killed_for) or (self.exit.exitcode != 0 and (bool(self.error_data) or not self.stopped))
 
@@ -230,8 +230,7 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
 
 def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, ProcessFailure]:
     """Return a round's failures by global rank, starting with the failure that caused the others. `evidences` are in
-    order of exit. A worker that exited only because of the agent's signal has not failed, unless its last output was a
-    traceback. A worker that was killed because it hung has failed, whatever its exit code is."""
+    order of exit."""
     failed = [evidence for evidence in evidences if evidence.failed]
     if not failed:
         return {}

@@ -108,7 +108,6 @@ class Activity:
         """Remove the heartbeat files. Idempotent."""
         for file in self._files.values():
             file.close()
-        self._files = {}
 
     def _held_up(self) -> bool:
         """Return whether output is waiting for a console that has not accepted any since the last check."""
@@ -206,7 +205,7 @@ class HangingWorker:
         if self.output.dump(self.worker.ranks.local):
             return ""
         silent = asked[0] if asked else pid
-        why = silence_reason(silent, ANSWER) if asked else _NOT_PYTHON
+        why = silence_reason(silent) if asked else _NOT_PYTHON
         text, no_spy = pyspy_dump(silent, self.environ, SPY) if _runs(silent) else ("", "")
         return text or NO_STACK + "; ".join(filter(None, (why, no_spy)))
 
@@ -281,7 +280,7 @@ def abort(pid: int) -> None:
     sessions.send(pid, signal.SIGCONT)
 
 
-def silence_reason(pid: int, seconds: Duration) -> str:
+def silence_reason(pid: int) -> str:
     """Return the likely reason why a process that catches SIGABRT has not written a stack."""
     stat = sessions.best_table().stat(pid)
     if stat is None or stat.ended:
@@ -290,7 +289,7 @@ def silence_reason(pid: int, seconds: Duration) -> str:
         return f"the process sleeps in the kernel (state D, in {sessions.waits_in(pid) or 'unknown'}), ignoring signals"
     if stat.state == "t":
         return "a debugger has stopped the process"
-    return f"the process did not react to SIGABRT for {seconds:g} s: it blocks or handles the signal"
+    return f"the process did not react to SIGABRT for {ANSWER:g} s: it blocks or handles the signal"
 
 
 def pyspy_dump(pid: int, environ: Mapping[str, str], patience: Duration) -> tuple[str, str]:
