@@ -3,32 +3,20 @@
 from typing import TYPE_CHECKING
 
 from elastic_core.support.imports import lazy_names
-from elastic_core.watchdog.beat import beat
+from elastic_core.watchdog.beat import beat as beat
 
 if TYPE_CHECKING:
-    from elastic_core.watchdog.guard import TimerClient, TimerRequest, configure, expires
-    from elastic_core.watchdog.timer_server import (
-        LocalTimerClient,
-        LocalTimerServer,
-        MultiprocessingRequestQueue,
-        RequestQueue,
-        TimerServer,
-    )
-
-__all__ = [
-    "LocalTimerClient",
-    "LocalTimerServer",
-    "MultiprocessingRequestQueue",
-    "RequestQueue",
-    "TimerClient",
-    "TimerRequest",
-    "TimerServer",
-    "beat",
-    "configure",
-    "expires",
-]
-if not TYPE_CHECKING:
-    __getattr__, _ = lazy_names(
+    from elastic_core.watchdog.guard import TimerClient as TimerClient
+    from elastic_core.watchdog.guard import TimerRequest as TimerRequest
+    from elastic_core.watchdog.guard import configure as configure
+    from elastic_core.watchdog.guard import expires as expires
+    from elastic_core.watchdog.timer_server import LocalTimerClient as LocalTimerClient
+    from elastic_core.watchdog.timer_server import LocalTimerServer as LocalTimerServer
+    from elastic_core.watchdog.timer_server import MultiprocessingRequestQueue as MultiprocessingRequestQueue
+    from elastic_core.watchdog.timer_server import RequestQueue as RequestQueue
+    from elastic_core.watchdog.timer_server import TimerServer as TimerServer
+else:
+    __getattr__, _names = lazy_names(
         __name__,
         {
             "elastic_core.watchdog.guard": "TimerClient TimerRequest configure expires",
@@ -37,3 +25,4 @@ if not TYPE_CHECKING:
             ),
         },
     )
+    __all__ = ["beat", *_names()]
