@@ -23,6 +23,8 @@ from elastic_core.workers.numa import Cpu, Machine, read_machine
 
 pytestmark = pytest.mark.integration
 
+BUILTIN = EntryPoint("builtin", "elastic_core.builtin", "elastic")
+
 PLUGIN = '''
 """Brings one of everything, and keeps a diary."""
 
@@ -147,8 +149,8 @@ def plugin(tmp_path, monkeypatch):
     """The plugin's module after a manager has loaded it."""
     (tmp_path / "diary_plugin.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    point = EntryPoint("diary", "diary_plugin", "elastic")
-    manager = PluginManager.load({}, entry_points=[point])
+    points = [BUILTIN, EntryPoint("diary", "diary_plugin", "elastic")]
+    manager = PluginManager.load({}, entry_points=points)
     assert manager.failures == ()
     module = sys.modules["diary_plugin"]
     module.manager = manager
@@ -390,7 +392,7 @@ ASKED = {
 def test_missing_plugin_for_torchrun_variable_is_a_warning(setting, capsys):
     """torchrun needs no plugin for it, so its variables may be set on any machine."""
     name, variable, distribution = ASKED[setting]
-    nobody = PluginManager.load({}, builtins=(), entry_points=())
+    nobody = PluginManager.load({}, entry_points=())
     settings = settings_from({setting: name, "health_port": 8080})
     assert getattr(compose.without_missing(settings, nobody, {setting: variable}), setting) is None
     assert f'plugin missing: variable={variable} advice="pip install {distribution}"' in capsys.readouterr().err
@@ -567,7 +569,8 @@ def test_failed_starter_is_named(name, error, message, plugin, tmp_path, monkeyp
     (tmp_path / "starter_plugin.py").write_text(STARTER.format(error=error))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "starter_plugin", raising=False)
-    points = [EntryPoint("diary", "diary_plugin", "elastic"), EntryPoint("starter", "starter_plugin", "elastic")]
+    diary, starter = (EntryPoint(it, f"{it}_plugin", "elastic") for it in ("diary", "starter"))
+    points = [BUILTIN, diary, starter]
     settings = settings_from({**ALL, "no_python": True, "worker_starter": name})
     entry = compose.script_entry(settings, "true", (), os.environ)
     with pytest.raises(PluginError, match=message):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,9 +19,8 @@ GROUP = "elastic"
 HANDLERS_GROUP = "torchrun.handlers"
 DISABLE_VARIABLE = "ELASTIC_DISABLE_PLUGINS"
 ALLOW_FLAG, ALLOW_VARIABLE = "--plugins", "ELASTIC_PLUGINS"
-BUILTINS: tuple[str, ...] = ("elastic_core.builtin",)
-"""The core's own plugin, for a checkout without package metadata. If the core is installed, it is found as an entry
-point."""
+BUILTIN = "elastic_core.builtin"
+"""The core's own plugin."""
 
 
 @dataclass(frozen=True, order=True)
@@ -105,6 +103,7 @@ def own_version() -> str:
 
 def installed_entry_points() -> tuple[list[EntryPoint], list[Failure]]:
     """Return the entry points in both groups, and a failure for each distribution with an invalid `entry_points.txt`.
+    The core's own plugin is always included, even in a checkout without package metadata.
 
     Only files that mention one of the groups are parsed. A broken file in an unrelated distribution is therefore
     harmless, and a large environment is read quickly.
@@ -122,7 +121,10 @@ def installed_entry_points() -> tuple[list[EntryPoint], list[Failure]]:
             found.setdefault(normalised(name), points)  # Python imports the first of two copies on sys.path
         except Exception as error:  # noqa: BLE001 - the metadata may contain anything
             failures.append(failure_of(_source("entry_points.txt", distribution), error))
-    return [point for points in found.values() for point in points], failures
+    points = [point for points in found.values() for point in points]
+    if all(point.value != BUILTIN for point in points):
+        points.append(metadata.EntryPoint("builtin", BUILTIN, GROUP))
+    return points, failures
 
 
 def _concerns_us(distribution: Distribution) -> bool:
@@ -134,10 +136,11 @@ def _concerns_us(distribution: Distribution) -> bool:
 
 
 def _source(plugin: str, distribution: Distribution | None) -> Source:
+    if distribution is None:  # a checkout of the core
+        return Source(CORE, plugin, own_version())
     name = version = None
-    if distribution is not None:
-        with contextlib.suppress(Exception):  # the metadata may contain anything
-            name, version = distribution.metadata["Name"], distribution.metadata["Version"]
+    with contextlib.suppress(Exception):  # the metadata may contain anything
+        name, version = distribution.metadata["Name"], distribution.metadata["Version"]
     return Source(name or "(unknown distribution)", plugin, version or "(unknown version)")
 
 
@@ -151,30 +154,6 @@ def candidates(points: Iterable[EntryPoint], group: str) -> list[Candidate]:
     return sorted(found, key=lambda candidate: candidate.source)
 
 
-def with_builtins(found: list[Candidate], builtins: Iterable[str]) -> list[Candidate]:
-    """Return `found`, plus the modules in `builtins` that are not the target of any entry point."""
-    named = {candidate.target for candidate in found}
-    missing = [
-        Candidate(
-            Source(CORE, module.rpartition(".")[2], own_version()),
-            module,
-            functools.partial(importlib.import_module, module),
-        )
-        for module in builtins
-        if module not in named
-    ]
-    return sorted(found + missing, key=lambda candidate: candidate.source)
-
-
-def blocked_names(environ: Mapping[str, str]) -> list[str]:
-    """Return the names of the distributions and plugins that `ELASTIC_DISABLE_PLUGINS` blocks."""
-    return _listed(environ, DISABLE_VARIABLE)
-
-
-def allowed_names(environ: Mapping[str, str]) -> list[str] | None:
-    """Return the distributions whose plugins may be loaded, or None if `ELASTIC_PLUGINS` sets no limit."""
-    return _listed(environ, ALLOW_VARIABLE) or None
-
-
-def _listed(environ: Mapping[str, str], variable: str) -> list[str]:
+def listed_names(environ: Mapping[str, str], variable: str) -> list[str]:
+    """Return the names in a variable, which separates them by commas."""
     return [name.strip() for name in environ.get(variable, "").split(",") if name.strip()]

@@ -16,7 +16,7 @@ from elastic_core.errors import PluginError
 from elastic_core.hooks import selection, spec
 from elastic_core.hooks.discovery import (
     ALLOW_FLAG,
-    BUILTINS,
+    ALLOW_VARIABLE,
     CORE,
     DISABLE_VARIABLE,
     GROUP,
@@ -25,14 +25,12 @@ from elastic_core.hooks.discovery import (
     Failure,
     InvalidPlugin,
     Source,
-    allowed_names,
-    blocked_names,
     candidates,
     described_error,
     failure_of,
     installed_entry_points,
+    listed_names,
     own_version,
-    with_builtins,
 )
 from elastic_core.hooks.records import KINDS, Option, Record, RendezvousBackendRecord, StoreRecord, kind_of
 from elastic_core.hooks.selection import Conflict, Provided
@@ -118,7 +116,6 @@ class PluginManager:
     def load(
         cls,
         environ: Mapping[str, str],
-        builtins: Iterable[str] = BUILTINS,
         entry_points: Iterable[EntryPoint] | None = None,
         reserved: Iterable[str] = (),
         allowed: Collection[str] | None = None,
@@ -127,15 +124,15 @@ class PluginManager:
 
         Args:
             environ: provides `ELASTIC_DISABLE_PLUGINS` and, if `allowed` is None, `ELASTIC_PLUGINS`.
-            builtins: modules of the core to load even if no entry point names them.
             entry_points: entry points to use instead of the installed ones. Entry points in other groups are ignored.
             reserved: names that plugins must not use for the options that they add.
             allowed: the distributions whose plugins may be loaded in addition to the built-in ones.
         """
         points, failures = installed_entry_points() if entry_points is None else (list(entry_points), [])
-        plugins = with_builtins(candidates(points, GROUP), builtins)
-        allowed = allowed_names(environ) if allowed is None else allowed
-        return cls(plugins, candidates(points, HANDLERS_GROUP), blocked_names(environ), failures, reserved, allowed)
+        plugins, handlers = candidates(points, GROUP), candidates(points, HANDLERS_GROUP)
+        if allowed is None:
+            allowed = listed_names(environ, ALLOW_VARIABLE) or None
+        return cls(plugins, handlers, listed_names(environ, DISABLE_VARIABLE), failures, reserved, allowed)
 
     def _admit(self, candidate: Candidate) -> None:
         key = f"{candidate.source.distribution}:{candidate.source.plugin}"

@@ -117,7 +117,7 @@ def test_an_endpoint_is_refused_and_not_ignored(create):
 
 
 def test_it_enters_by_the_plugins_door():
-    manager = PluginManager.load({}, entry_points=[])
+    manager = PluginManager.load({})
     record = manager.provided(RendezvousBackendRecord, "local").record
     assert record.factory is builtin.create_handler
     assert [option.name for option in record.options] == ["master_addr", "master_port"]

@@ -85,7 +85,7 @@ def full(tmp_path):
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(POINTS.replace("one", name))
     points = [point for found in importlib.metadata.distributions(path=[str(tmp_path)]) for point in found.entry_points]
-    return listing.as_dict(PluginManager.load({"ELASTIC_DISABLE_PLUGINS": "unwanted,ghost"}, (), points))
+    return listing.as_dict(PluginManager.load({"ELASTIC_DISABLE_PLUGINS": "unwanted,ghost"}, points))
 
 
 @pytest.mark.parametrize("part", ["plugins", "torchrun_handlers", "failed", "blocked", "conflicts"])

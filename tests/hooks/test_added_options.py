@@ -15,7 +15,7 @@ def option_source(name):
 
 
 def load(*points):
-    return PluginManager.load({}, builtins=(), entry_points=[point for some in points for point in some])
+    return PluginManager.load({}, entry_points=[point for some in points for point in some])
 
 
 def test_options_of_all_plugins_are_found_by_name(install_plugin):
@@ -34,7 +34,7 @@ def test_option_of_two_plugins_is_omitted_and_reported(install_plugin):
 
 def test_option_with_reserved_name_is_omitted_and_reported(install_plugin):
     points = [*install_plugin("b", option_source("Max-Restarts")), *install_plugin("a", option_source("team"))]
-    manager = PluginManager.load({}, builtins=(), entry_points=points, reserved=RESERVED)
+    manager = PluginManager.load({}, entry_points=points, reserved=RESERVED)
     assert [option.name for option in manager.added_options()] == ["own-of-Max-Restarts", "own-of-team", "team"]
     (conflict,) = manager.option_conflicts()
     assert manager.conflicts() == (conflict,)

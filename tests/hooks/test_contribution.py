@@ -17,7 +17,7 @@ def contributed(install_plugin, log_lines, plan):
                 f"from elastic_core.hooks import hookimpl\n@hookimpl\ndef elastic_contribute_environment(plan): {body}"
             )
             points += install_plugin(name, source)
-        manager = PluginManager.load({}, builtins=(), entry_points=points)
+        manager = PluginManager.load({}, entry_points=points)
         assert manager.failures == ()
         return contributed_environment(manager, plan, Contexts(manager)), log_lines()
 

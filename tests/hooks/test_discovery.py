@@ -5,20 +5,17 @@ import importlib.metadata
 import pytest
 
 from elastic_core.hooks.discovery import (
+    CORE,
     Candidate,
     InvalidPlugin,
     Source,
-    allowed_names,
-    blocked_names,
     candidates,
     described_error,
     failure_of,
     installed_entry_points,
-    with_builtins,
+    listed_names,
 )
 from elastic_core.hooks.manager import PluginManager
-
-LOCAL = importlib.metadata.EntryPoint("local", "some_package.local", "elastic")
 
 
 def test_both_groups_of_installed_distributions_are_found(install):
@@ -51,20 +48,23 @@ def test_candidates_have_distribution_and_version_without_import(install):
     assert [candidate.target for candidate in found] == ["absent_module:thing", "absent_module"]
 
 
-def test_entry_point_without_distribution_is_marked_unknown():
-    (found,) = candidates([LOCAL], "elastic")
-    assert str(found.source) == "(unknown distribution) (unknown version)"
+def of_core():
+    points, _ = installed_entry_points()
+    sources = [candidate.source for candidate in candidates(points, "elastic")]
+    return [source.plugin for source in sources if source.distribution == CORE]
 
 
-def test_builtins_are_added_unless_an_entry_point_has_them():
-    found = candidates([LOCAL], "elastic")
-    assert with_builtins(found, ["some_package.local"]) == found
-    extra = [candidate for candidate in with_builtins(found, ["other_package.local"]) if candidate not in found]
-    assert [(item.source.distribution, item.source.plugin) for item in extra] == [("elastic-core", "local")]
+def test_core_plugin_is_found_once():
+    assert of_core() == ["builtin"]
+
+
+def test_core_plugin_is_found_in_a_checkout(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "distributions", list)
+    assert of_core() == ["builtin"]
 
 
 def test_block_list_accepts_any_spelling():
-    names = blocked_names({"ELASTIC_DISABLE_PLUGINS": "Elastic_Etcd, wandb ,,ghost"})
+    names = listed_names({"X": "Elastic_Etcd, wandb ,,ghost"}, "X")
     etcd, wandb = Source("elastic-etcd", "etcd", "1"), Source("some-tools", "wandb", "1")
     other = Source("elastic-c10d", "c10d", "1")
     manager = PluginManager([Candidate(source, "", object) for source in (etcd, wandb, other)], blocked=names)
@@ -75,8 +75,8 @@ def test_block_list_accepts_any_spelling():
 
 def test_blocking_a_plugin_spares_distribution_of_same_name():
     ours, third_party = Source("elastic-c10d", "c10d", "1"), Source("c10d", "backend", "1")
-    names = blocked_names({"ELASTIC_DISABLE_PLUGINS": "C10D:backend"})
-    manager = PluginManager([Candidate(source, "", object) for source in (ours, third_party)], blocked=names)
+    candidates = [Candidate(source, "", object) for source in (ours, third_party)]
+    manager = PluginManager(candidates, blocked=["C10D:backend"])
     assert (list(manager.blocked), manager.unknown_blocks) == ([third_party], ())
 
 
@@ -88,7 +88,7 @@ def test_allow_list_limits_loading_to_its_names_and_the_core(spelt):
         Source("some-tools", "wandb", "1"),
     )
     other = Source("elastic-c10d", "etcd", "1")
-    names = allowed_names({"ELASTIC_PLUGINS": spelt})
+    names = listed_names({"ELASTIC_PLUGINS": spelt}, "ELASTIC_PLUGINS")
     manager = PluginManager([Candidate(source, "", object) for source in (core, etcd, wandb, other)], allowed=names)
     assert manager.blocked == {other: "--plugins"}
     assert manager.unknown_allowed == ()
@@ -108,12 +108,9 @@ def test_allow_list_rejects_plugin_names():
     assert manager.about_unknown_allowed()[0].endswith("named 'elastic-etc'; did you mean 'elastic-etcd'?")
 
 
-def test_empty_variable_allows_all():
-    assert allowed_names({}) is allowed_names({"ELASTIC_PLUGINS": " , "}) is None
-
-
-def test_empty_variable_blocks_nothing():
-    assert blocked_names({}) == blocked_names({"ELASTIC_DISABLE_PLUGINS": " , "}) == []
+def test_empty_variables_allow_all_and_block_nothing():
+    manager = PluginManager.load({"ELASTIC_PLUGINS": " , ", "ELASTIC_DISABLE_PLUGINS": " , "}, entry_points=[])
+    assert (manager.allowed, manager.unknown_blocks) == (None, ())
 
 
 def test_failure_names_plugin_versions_and_reason():

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 def selected(install_plugin):
     def selected(hook, record, name):
         points = install_plugin("example", example_of(hook))
-        return PluginManager.load({}, builtins=(), entry_points=points).select(record, name)
+        return PluginManager.load({}, entry_points=points).select(record, name)
 
     return selected
 
@@ -63,7 +63,7 @@ class TestMaintenance(NoticeContract):
     @pytest.fixture
     def source(self, file, install_plugin):
         points = install_plugin("example", example_of("elastic_notices").replace("/run/maintenance", str(file)))
-        record = PluginManager.load({}, builtins=(), entry_points=points).select(NoticeRecord, "maintenance")
+        record = PluginManager.load({}, entry_points=points).select(NoticeRecord, "maintenance")
         return lambda pause: record.factory(Context(), pause)
 
     @pytest.fixture

@@ -34,7 +34,7 @@ def manager(install, install_plugin, backend_source):
         *install("old", {"torchrun.handlers": ["zk = absent_module:create"]}),
     ]
     environ = {"ELASTIC_DISABLE_PLUGINS": "unwanted,ghost"}
-    return PluginManager.load(environ, builtins=(), entry_points=points)
+    return PluginManager.load(environ, entry_points=points)
 
 
 def test_dictionary_is_complete_json(manager):
@@ -80,6 +80,6 @@ def test_text_listing_has_the_line(manager, line):
 
 
 def test_empty_sections_are_omitted():
-    text = as_text(PluginManager.load({}, builtins=(), entry_points=[]))
+    text = as_text(PluginManager.load({}, entry_points=[]))
     assert text.startswith("elastic-core ")
     assert len(text.splitlines()) == 1

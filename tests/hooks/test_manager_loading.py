@@ -19,7 +19,7 @@ GOOD = """
 
 
 def load(*points, environ=None):
-    return PluginManager.load(environ or {}, builtins=(), entry_points=[point for some in points for point in some])
+    return PluginManager.load(environ or {}, entry_points=[point for some in points for point in some])
 
 
 def names(manager, kind):
@@ -28,7 +28,7 @@ def names(manager, kind):
 
 def test_installed_plugins_are_found(install_plugin, backend_source):
     install_plugin("found-dist", backend_source("found-backend"), version="4.2")
-    manager = PluginManager.load({}, builtins=())
+    manager = PluginManager.load({})
     (provided,) = [p for p in manager.records(RendezvousBackendRecord) if p.record.name == "found-backend"]
     assert (provided.source.distribution, provided.source.version) == ("found-dist", "4.2")
 
@@ -137,20 +137,6 @@ def test_registration_hooks_are_called_once(install_plugin):
     assert sys.modules["counted_plugin"].calls == [1]
 
 
-def test_builtin_is_loaded_like_any_plugin(install):
-    install("carrier", {}, {"builtin_of_test": GOOD})
-    manager = PluginManager.load({}, builtins=["builtin_of_test"], entry_points=[])
-    assert [(p.source.distribution, p.source.plugin) for p in manager.plugins] == [("elastic-core", "builtin_of_test")]
-    assert names(manager, WatchdogRecord) == ["good"]
-
-
-def test_builtin_with_entry_point_is_loaded_once(install):
-    points = install("elastic-core", {"elastic": ["local = builtin_twice"]}, {"builtin_twice": GOOD}, version="9.9")
-    manager = PluginManager.load({}, builtins=["builtin_twice"], entry_points=points)
-    assert [str(plugin.source) for plugin in manager.plugins] == ["elastic-core 9.9"]
-    assert manager.failures == ()
-
-
 def test_entry_points_of_other_groups_are_ignored():
     point = importlib.metadata.EntryPoint("a", "absent_module", "console_scripts")
     assert load([point]).failures == ()
@@ -161,7 +147,7 @@ def test_loading_imports_neither_structlog_nor_torch():
     code = (
         "import sys\n"
         "from elastic_core.hooks import calls, listing, manager, options\n"
-        "listing.as_text(manager.PluginManager.load({}, builtins=(), entry_points=[]))\n"
+        "listing.as_text(manager.PluginManager.load({}, entry_points=[]))\n"
         "print([name for name in ('structlog', 'torch', 'etcd3', 'grpc') if name in sys.modules])"
     )
     command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{code}"]

@@ -30,7 +30,7 @@ def installed(install_plugin, **bodies):
         for name, body in bodies.items()
         for point in install_plugin(name, TEMPLATE.format(name=name, body=body.replace("\n", "\n        ")))
     ]
-    manager = PluginManager.load({}, builtins=(), entry_points=points)
+    manager = PluginManager.load({}, entry_points=points)
     assert manager.failures == ()
     return manager
 

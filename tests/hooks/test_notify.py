@@ -36,7 +36,7 @@ FORMED = RoundFormed("job", 1, 0, 2, 0.5)
 
 
 def notifier_for(*points) -> Observer:
-    manager = PluginManager.load({}, builtins=(), entry_points=[point for some in points for point in some])
+    manager = PluginManager.load({}, entry_points=[point for some in points for point in some])
     assert manager.failures == ()
     return Notifier(manager, Contexts(manager))
 
@@ -90,7 +90,7 @@ OTHER = """
 
 def test_context_has_only_its_plugins_options(install_plugin, log_lines):
     points = [*install_plugin("pager", LOGS), *install_plugin("team", OTHER)]
-    manager = PluginManager.load({}, builtins=(), entry_points=points)
+    manager = PluginManager.load({}, entry_points=points)
     settings = settings_from({"rdzv_backend": "local", "rdzv_id": "job"})
     Notifier(manager, Contexts(manager, settings, {"pager": "ops", "team": "vision"}))(FORMED)
     (line,) = log_lines()
@@ -101,7 +101,7 @@ def test_context_has_only_its_plugins_options(install_plugin, log_lines):
 
 
 def test_context_repr_hides_options(install_plugin):
-    manager = PluginManager.load({}, builtins=(), entry_points=install_plugin("pager", LOGS))
+    manager = PluginManager.load({}, entry_points=install_plugin("pager", LOGS))
     conf = {"rdzv_conf": {"password": "s3cret"}, "rdzv_backend": "local", "rdzv_id": "job"}
     (plugin,) = manager.plugins
     context = Contexts(manager, settings_from(conf), {"pager": "t0ken"}).of(plugin.source)

@@ -17,7 +17,7 @@ from elastic_core.rendezvous import RendezvousParameters
 
 
 def load(*points, **environ):
-    return PluginManager.load(environ, builtins=(), entry_points=[point for some in points for point in some])
+    return PluginManager.load(environ, entry_points=[point for some in points for point in some])
 
 
 def refusal(manager, name, kind=RendezvousBackendRecord):

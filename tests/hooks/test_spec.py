@@ -49,7 +49,7 @@ def manager_of(install_plugin):
 
     def manager_of(hook):
         points = install_plugin("example", example_of(hook))
-        manager = PluginManager.load({}, builtins=(), entry_points=points)
+        manager = PluginManager.load({}, entry_points=points)
         assert manager.failures == ()
         assert [plugin.hooks for plugin in manager.plugins] == [(hook,)]
         return manager

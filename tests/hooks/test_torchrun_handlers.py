@@ -105,7 +105,7 @@ PARAMS = RendezvousParameters("old", "host:1", "job", 1, 2, colour="red")
 
 
 def load(*points, **environ):
-    return PluginManager.load(environ, builtins=(), entry_points=[point for some in points for point in some])
+    return PluginManager.load(environ, entry_points=[point for some in points for point in some])
 
 
 @pytest.fixture

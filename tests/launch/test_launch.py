@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import pickle
@@ -18,7 +19,7 @@ from launching import config, python
 from elastic_core import ChildFailedError, SignalException, elastic_launch, launch_agent
 from elastic_core.compose import Entry, plan_of
 from elastic_core.errors import ConfigurationError
-from elastic_core.hooks.discovery import BUILTINS
+from elastic_core.hooks.discovery import installed_entry_points
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.workers import Work
 from elastic_core.launch import run_job
@@ -155,7 +156,9 @@ def test_an_interrupt_that_is_not_handled_stops_the_workers_too(script, tmp_path
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_in_the_instant_in_which_a_worker_starts_stops_it_too():
-    manager = PluginManager.load({}, builtins=(*BUILTINS, interrupted.__name__))
+    points, _ = installed_entry_points()
+    interrupting = importlib.metadata.EntryPoint("interrupted", interrupted.__name__, "elastic")
+    manager = PluginManager.load({}, entry_points=[*points, interrupting])
     settings = replace(config(signals_to_handle="SIGTERM").settings(), worker_starter="interrupted")
     with pytest.raises(KeyboardInterrupt):
         run_job(plan_of(settings, manager), Entry("sleep", Work(("sleep", "600"))), os.environ)
