@@ -240,7 +240,7 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
         message = f"expected a command ({', '.join(known)}), found {name!r}{advice}{failed}"
         raise ConfigurationError(Problem("command", message))
     provided = manager.provided(CommandRecord, name)
-    record = attributed(provided, kind_of(CommandRecord), (Exception,))  # argparse exits
+    record = attributed(provided, (Exception,))  # argparse exits
     if record.options is None:
         show_unless_configured()
         return record.factory(Contexts(manager).of(provided.source), argv)

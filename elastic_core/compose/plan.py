@@ -140,7 +140,7 @@ class Plan:
                 Problem(flag, f"{record.name} forks the agent, but {why}; use spawn or forkserver")
             )
         made = record.factory(self._context(asked), work)
-        return cast("Starter", _named(made, ("start", "result"), asked, _HELPED))
+        return cast("Starter", AttributedProxy(made, ("start", "result"), asked.provided, _HELPED))
 
     def explained_starter(self, work: Work) -> Mapping[str, Any]:
         """Return the facts that the selected worker starter reports for `elastic explain`. The mapping is empty if the
@@ -161,7 +161,8 @@ class Plan:
         if self.watchdog is None:
             return None
         made = self.watchdog.record.factory(self._context(self.watchdog))
-        return cast("Watchdog", _named(made, ("start", "worker_environment", "scratch"), self.watchdog))
+        calls = ("start", "worker_environment", "scratch")
+        return cast("Watchdog", AttributedProxy(made, calls, self.watchdog.provided))
 
     def made_health_endpoint(self, view: AgentView) -> HealthCheckServer | None:
         """Create the health endpoint without starting it. Returns None if no endpoint is selected."""
@@ -169,17 +170,11 @@ class Plan:
             return None
         port = self.settings.health_port or 0
         made = self.health.record.factory(self._context(self.health), view, port, _HEALTH_TIMEOUT)
-        return cast("HealthCheckServer", _named(made, ("start",), self.health, _HELPED))
+        return cast("HealthCheckServer", AttributedProxy(made, ("start",), self.health.provided, _HELPED))
 
     def made_rank_policy(self) -> RankPolicy:
         """Create the rank policy."""
         return self.rank_policy.record.factory(self._context(self.rank_policy))
-
-
-def _named(
-    made: object, calls: tuple[str, ...], chosen: Chosen[Any], passed_on: tuple[type[Exception], ...] = (ElasticError,)
-) -> object:
-    return AttributedProxy(made, calls, chosen.provided, kind_of(type(chosen.record)), passed_on)
 
 
 def plan_of(

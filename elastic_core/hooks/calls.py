@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.hooks.discovery import InvalidPlugin, described_error
-from elastic_core.hooks.records import Context, HealthCheckRecord, NoticeRecord, kind_of
+from elastic_core.hooks.records import Context, HealthCheckRecord, NoticeRecord
 from elastic_core.hooks.selection import attributed
 from elastic_core.interfaces.health import HealthCheck
 from elastic_core.interfaces.node import Notice
@@ -131,7 +131,7 @@ def health_checks(manager: PluginManager, contexts: Contexts, moment: CheckMomen
             item.record.name,
             item.record.summary,
             item.record.timeout,
-            partial(attributed(item, kind_of(HealthCheckRecord)).factory, contexts.of(item.source)),
+            partial(attributed(item).factory, contexts.of(item.source)),
             item.source.distribution,
         )
         for item in manager.records(HealthCheckRecord)
@@ -153,7 +153,7 @@ def watching_notices(
     pause: Pause = lambda seconds: not over.wait(seconds)  # noqa: E731
     try:
         for item in manager.records(NoticeRecord):
-            notices = attributed(item, kind_of(NoticeRecord)).factory(contexts.of(item.source), pause)
+            notices = attributed(item).factory(contexts.of(item.source), pause)
             name = item.record.name
             threading.Thread(
                 target=_pass_on, args=(notices, name, receive, over), name=f"notices-{name}", daemon=True

@@ -62,15 +62,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Failure:
-    """A plugin that could not be loaded. `core_version` is the version of elastic-core that failed to load it."""
+    """A plugin that could not be loaded."""
 
     source: Source
     reason: str
-    core_version: str
     traceback: str = ""
 
     def __str__(self) -> str:
-        return f"{self.source.described}, under {CORE} {self.core_version}: {self.reason}"
+        return f"{self.source.described}, under {CORE} {own_version()}: {self.reason}"
 
 
 class InvalidPlugin(Exception):
@@ -79,7 +78,7 @@ class InvalidPlugin(Exception):
 
 def failure_of(source: Source, error: BaseException) -> Failure:
     """Return the record for a plugin that failed with `error`."""
-    return Failure(source, described_error(error), own_version(), "".join(traceback.format_exception(error)))
+    return Failure(source, described_error(error), "".join(traceback.format_exception(error)))
 
 
 def described_error(error: BaseException) -> str:

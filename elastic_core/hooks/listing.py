@@ -48,7 +48,7 @@ def as_dict(manager: PluginManager) -> dict[str, Any]:
 def _failure(failure: Failure) -> dict[str, str]:
     return {
         **failure.source.as_dict(),
-        "elastic_core": failure.core_version,
+        "elastic_core": own_version(),
         "reason": failure.reason,
         "traceback": failure.traceback,
     }
@@ -100,16 +100,12 @@ def _lines(listing: dict[str, Any]) -> Iterator[str]:
         yield from _plugin_lines(plugin)
     handlers = [f"{item['name']}: {item['target']} ({_release(item)})" for item in listing["torchrun_handlers"]]
     failed = [f"{_titled(item)}: {item['reason']}" for item in listing["failed"]]
-    absent = {DISABLE_VARIABLE: listing["blocked_but_not_installed"], ALLOW_FLAG: []}
-    blocked = {
-        by: [*(_titled(item) for item in listing["blocked"] if item["by"] == by), *map(_absent, names)]
-        for by, names in absent.items()
-    }
     conflicts = [_conflict_line(conflict) for conflict in listing["conflicts"]]
     yield from _section(f"Backends written for torchrun ({HANDLERS_GROUP}), loaded when selected", handlers)
     yield from _section("Failed to load", failed)
-    for by, lines in blocked.items():
-        yield from _section(f"Blocked by {by}", lines)
+    for by, absent in ((DISABLE_VARIABLE, listing["blocked_but_not_installed"]), (ALLOW_FLAG, ())):
+        blocked = [_titled(item) for item in listing["blocked"] if item["by"] == by]
+        yield from _section(f"Blocked by {by}", [*blocked, *map(_absent, absent)])
     yield from _section(f"Allowed by {ALLOW_FLAG}", [*map(_absent, listing["allowed_but_not_installed"])])
     yield from _section("Conflicts (selecting such a name is an error; such options are omitted)", conflicts)
 

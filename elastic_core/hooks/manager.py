@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
-from elastic_core.errors import PluginError
-from elastic_core.hooks import selection, spec
+from elastic_core.errors import PluginError, Problem
+from elastic_core.hooks import spec
 from elastic_core.hooks.discovery import (
     ALLOW_FLAG,
     ALLOW_VARIABLE,
@@ -33,13 +33,15 @@ from elastic_core.hooks.discovery import (
     own_version,
 )
 from elastic_core.hooks.records import KINDS, Option, Record, RendezvousBackendRecord, StoreRecord, kind_of
-from elastic_core.hooks.selection import Conflict, Provided
+from elastic_core.hooks.selection import Conflict, Provided, attributed, contested, names_of
 from elastic_core.hooks.validation import check_hooks, checked
 from elastic_core.text import did_you_mean, normalised
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from importlib.metadata import EntryPoint
+
+    from elastic_core.hooks.records import RecordKind
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -99,8 +101,7 @@ class PluginManager:
         self.unknown_blocks = tuple(name for name in blocked if normalised(name) not in self._known_names)
         self.unknown_allowed = tuple(name for name in allowed or () if normalised(name) not in self._distributions)
         self._failures = list(failures)
-        core = Source(CORE, "run", own_version())
-        self._reserved = {normalised(name): core for name in reserved}
+        self._reserved = dict.fromkeys(map(normalised, reserved), Source(CORE, "run", own_version()))
         self._admitted: dict[str, Candidate] = {}
         self._provided: list[Provided[Record]] = []
         self._options: list[Provided[Option]] = []
@@ -109,6 +110,8 @@ class PluginManager:
         for candidate in reversed(plugins):  # pluggy calls the plugin that was registered last first
             if candidate.source not in self.blocked:
                 self._admit(candidate)
+        self.failures: tuple[Failure, ...] = tuple(sorted(self._failures, key=lambda failure: failure.source))
+        """The plugins that could not be loaded, with the reasons."""
         self.handlers: tuple[Candidate, ...] = tuple(item for item in handlers if item.source not in self.blocked)
         """The entry points that were written for torchrun and are not blocked. They have not been imported yet."""
 
@@ -194,11 +197,6 @@ class PluginManager:
         ]
         return tuple(sorted(loaded, key=lambda plugin: plugin.source))
 
-    @property
-    def failures(self) -> tuple[Failure, ...]:
-        """The plugins that could not be loaded, with the reasons."""
-        return tuple(sorted(self._failures, key=lambda failure: failure.source))
-
     def implementations(self, hook: str) -> tuple[Implementation, ...]:
         """Return the hook's implementations in call order: first `tryfirst`, then by distribution and plugin name."""
         caller: pluggy.HookCaller = getattr(self._pluggy.hook, hook)
@@ -211,8 +209,9 @@ class PluginManager:
         """Return the records of one kind that plugins provide, ordered by name, including conflicting ones."""
         found: list[Provided[Any]] = [item for item in self._provided if isinstance(item.record, kind)]
         if kind is RendezvousBackendRecord:
-            found += selection.without_twins(self._backends_of_stores(), found)
-            found += selection.without_twins(self._backends_of_torchrun(), found)
+            for offered in (self._backends_of_stores(), self._backends_of_torchrun()):
+                own = {(item.source.distribution, name) for item in found for name in names_of(item.record)}
+                found += [item for item in offered if (item.source.distribution, item.record.name) not in own]
         return tuple(sorted(found, key=lambda item: (item.record.name, item.source)))
 
     def _backends_of_torchrun(self) -> list[Provided[RendezvousBackendRecord]]:
@@ -226,12 +225,11 @@ class PluginManager:
         from elastic_core.clock import MISTAKES
         from elastic_core.compat.from_store import record_of
 
-        kind = kind_of(StoreRecord)
         stores = [item for item in self.records(StoreRecord) if item.record.shared]
         # The core treats all other errors from a store as an outage, and retries. For these errors, retrying is
         # pointless.
         lasting = (ImportError, *MISTAKES)
-        return [Provided(record_of(selection.attributed(item, kind, lasting)), item.source) for item in stores]
+        return [Provided(record_of(attributed(item, lasting)), item.source) for item in stores]
 
     def provided(self, kind: type[R], name: str) -> Provided[R]:
         """Return the record with that name or alias, and the plugin that provides it.
@@ -239,12 +237,31 @@ class PluginManager:
         Raises:
             PluginError: several plugins provide the name, or no plugin does. The message contains a remedy.
         """
-        return selection.select(kind_of(kind), self.records(kind), name, self.failures, self.blocked)
+        matches = [item for item in self.records(kind) if name in names_of(item.record)]
+        if len(matches) == 1:
+            return matches[0]
+        about = kind_of(kind)
+        if matches:
+            conflict = Conflict(about.noun, name, tuple(sorted(item.source for item in matches)))
+            raise PluginError(Problem(about.flag, str(conflict)))
+        raise PluginError(Problem(about.flag, "\n  ".join(self._unknown(about, name))))
+
+    def _unknown(self, kind: RecordKind, name: str) -> Iterator[str]:
+        provided = self.records(kind.record)
+        known = {known_name for item in provided for known_name in names_of(item.record)}
+        hint = "" if name in kind.homes else did_you_mean(name, known | set(kind.homes))
+        yield f"no {kind.noun} named {name!r} is installed{hint}"
+        here = [f"{'/'.join(names_of(item.record))} ({item.source})" for item in provided]
+        yield f"installed: {', '.join(sorted(here)) or 'none'}"
+        yield from (f"failed to load: {failure}" for failure in self.failures)
+        yield from (f"blocked by {by}: {source.described}" for source, by in self.blocked.items())
+        if home := self.to_install(kind.record, name):
+            yield f"to install it: pip install {home}"
 
     def select(self, kind: type[R], name: str) -> R:
         """Return the record with that name or alias, wrapped so that errors in its functions name the plugin. Raises
         PluginError in the same cases as `provided`."""
-        return selection.attributed(self.provided(kind, name), kind_of(kind))
+        return attributed(self.provided(kind, name))
 
     def backend_named(self, name: str) -> RendezvousBackendRecord | None:
         """Return the rendezvous backend with that name or alias, or None if `select` raises PluginError."""
@@ -272,13 +289,18 @@ class PluginManager:
     def to_install(self, kind: type[Record], name: str) -> str | None:
         """Return the distribution of this project that provides a missing name, or None if installing a distribution
         would not help."""
-        if any(name in selection.names_of(item.record) for item in self.records(kind)):
+        if any(name in names_of(item.record) for item in self.records(kind)):
             return None
-        return selection.to_install(kind_of(kind), name, self.failures, self.blocked)
+        home = kind_of(kind).homes.get(name)
+        present = {*self.blocked, *(failure.source for failure in self.failures)}
+        return None if home in {normalised(source.distribution) for source in present} else home
 
     def conflicts(self) -> tuple[Conflict, ...]:
         """Return all names that several plugins provide, by kind of record, followed by `option_conflicts`."""
-        found = [conflict for kind in KINDS for conflict in selection.conflicts(kind, self.records(kind.record))]
+        found: list[Conflict] = []
+        for kind in KINDS:
+            provided = self.records(kind.record)
+            found += contested(kind.noun, ((name, item.source) for item in provided for name in names_of(item.record)))
         return (*found, *self.option_conflicts())
 
     def added_options(self) -> list[Option]:
@@ -294,7 +316,9 @@ class PluginManager:
 
     def option_conflicts(self) -> tuple[Conflict, ...]:
         """Return the added options whose names are reserved or used twice. `-` and `_` are equivalent."""
-        return selection.option_conflicts(self._options, self._reserved)
+        added = [(normalised(item.record.name), item.source) for item in self._options]
+        taken = {name: self._reserved[name] for name, _ in added if name in self._reserved}
+        return contested("option", [*added, *taken.items()])
 
     def added_by(self, source: Source) -> tuple[Option, ...]:
         """Return the options that one plugin adds."""

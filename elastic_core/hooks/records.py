@@ -289,7 +289,6 @@ OURS: frozenset[str] = frozenset({CORE, *(home for kind in KINDS for home in kin
 """The distributions of this project, which are released together."""
 
 
-def kind_of(record: type[object]) -> RecordKind:
-    """Return the kind of a record class. Raises KeyError for any other class."""
-    by_record: dict[type[object], RecordKind] = {kind.record: kind for kind in KINDS}
-    return by_record[record]
+def kind_of(record: type[Record]) -> RecordKind:
+    """Return the kind of a record class, which may be a plugin's subclass."""
+    return next(kind for kind in KINDS if issubclass(record, kind.record))

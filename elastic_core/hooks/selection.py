@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from elastic_core.errors import ConfigurationError, ElasticError, PluginError, Problem
-from elastic_core.hooks.discovery import CORE, DISABLE_VARIABLE, Failure, Source, described_error
+from elastic_core.hooks.discovery import CORE, DISABLE_VARIABLE, Source, described_error
 from elastic_core.hooks.options import find_option, needed, type_options
 from elastic_core.hooks.records import OURS, RendezvousBackendRecord, kind_of
-from elastic_core.text import did_you_mean, normalised
+from elastic_core.text import normalised
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.hooks.records import Option, Record, RecordKind
+    from elastic_core.hooks.records import Record
 
 _OURS, _STANDARD = str(Path(__file__).parents[1]), str(Path(traceback.__file__).parent)
 
@@ -72,25 +72,8 @@ def names_of(record: Record) -> tuple[str, ...]:
     return tuple(dict.fromkeys((record.name, *record.aliases)))
 
 
-def conflicts(kind: RecordKind, provided: Iterable[Provided[Record]]) -> tuple[Conflict, ...]:
-    """Return the names and aliases of one kind that several plugins provide."""
-    return _contested(kind.noun, ((name, item.source) for item in provided for name in names_of(item.record)))
-
-
-def without_twins(offered: Iterable[Provided[R]], native: Iterable[Provided[R]]) -> list[Provided[R]]:
-    """Return the offered records, except those for which the same distribution has a `native` record of that name."""
-    own = {(item.source.distribution, name) for item in native for name in names_of(item.record)}
-    return [item for item in offered if (item.source.distribution, item.record.name) not in own]
-
-
-def option_conflicts(options: Sequence[Provided[Option]], reserved: Mapping[str, Source]) -> tuple[Conflict, ...]:
-    """Return the options added to `elastic run` whose names are `reserved` or used by several plugins."""
-    added = [(normalised(item.record.name), item.source) for item in options]
-    taken = {name: reserved[name] for name, _ in added if name in reserved}
-    return _contested("option", [*added, *taken.items()])
-
-
-def _contested(noun: str, pairs: Iterable[tuple[str, Source]]) -> tuple[Conflict, ...]:
+def contested(noun: str, pairs: Iterable[tuple[str, Source]]) -> tuple[Conflict, ...]:
+    """Return the names that several of the pairs of a name and its provider have."""
     providers: dict[str, list[Source]] = {}
     for name, source in pairs:
         providers.setdefault(name, []).append(source)
@@ -98,38 +81,14 @@ def _contested(noun: str, pairs: Iterable[tuple[str, Source]]) -> tuple[Conflict
     return tuple(Conflict(noun, name, tuple(sorted(sources))) for name, sources in found)
 
 
-def select(
-    kind: RecordKind,
-    provided: Sequence[Provided[R]],
-    name: str,
-    failures: Sequence[Failure],
-    blocked: Mapping[Source, str],
-) -> Provided[R]:
-    """Return the record with that name or alias, which exactly one plugin must provide. `failures` and `blocked` are
-    used in the error message.
-
-    Raises:
-        PluginError: several plugins provide the name, or no plugin does. The message contains a remedy.
-    """
-    matches = [item for item in provided if name in names_of(item.record)]
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        conflict = Conflict(kind.noun, name, tuple(sorted(item.source for item in matches)))
-        raise PluginError(Problem(kind.flag, str(conflict)))
-    raise PluginError(Problem(kind.flag, "\n  ".join(_unknown(kind, provided, name, failures, blocked))))
-
-
-def attributed(
-    provided: Provided[R], kind: RecordKind, errors: tuple[type[BaseException], ...] = (Exception, SystemExit)
-) -> R:
+def attributed(provided: Provided[R], errors: tuple[type[BaseException], ...] = (Exception, SystemExit)) -> R:
     """Return the record with its functions wrapped so that their errors name the plugin (see `attributing`)."""
-    record, named = provided.record, attributing(provided, kind, errors)
+    record, named = provided.record, attributing(provided, errors)
 
     @functools.wraps(record.factory)
     def make(*args: Any, **options: Any) -> Any:
         made = record.factory(*args, **options)
-        if missing := [name for name in kind.made if not hasattr(made, name)]:
+        if missing := [name for name in kind_of(type(record)).made if not hasattr(made, name)]:
             raise TypeError(f"its factory must return an object with {missing[0]}(), but returned {made!r}")
         return made
 
@@ -184,11 +143,10 @@ class AttributedProxy:
         made: object,
         calls: tuple[str, ...],
         provided: Provided[Record],
-        kind: RecordKind,
         passed_on: tuple[type[BaseException], ...] = (ElasticError,),
     ) -> None:
         self._made = made
-        named = attributing(provided, kind, passed_on=passed_on)
+        named = attributing(provided, passed_on=passed_on)
         vars(self).update({name: named(getattr(made, name)) for name in calls if hasattr(made, name)})
 
     def __getattr__(self, name: str) -> Any:
@@ -198,7 +156,6 @@ class AttributedProxy:
 @contextmanager
 def attributing(
     provided: Provided[Record],
-    kind: RecordKind,
     errors: tuple[type[BaseException], ...] = (Exception, SystemExit),
     passed_on: tuple[type[BaseException], ...] = (ElasticError,),
 ) -> Iterator[None]:
@@ -211,9 +168,9 @@ def attributing(
     except errors as error:
         from elastic_core.log import get_logger  # only needed here
 
-        source, name = provided.source, provided.record.name
+        source, kind = provided.source, kind_of(type(provided.record))
         get_logger().debug("plugin failed", **source.as_dict(), reason=described_error(error), exc_info=error)
-        failed = f"the {kind.noun} {name!r} of {source.described} failed: {described_error(error)}"
+        failed = f"the {kind.noun} {provided.record.name!r} of {source.described} failed: {described_error(error)}"
         raise PluginError(Problem(kind.flag, f"{failed}; {_advice(error, source)}")) from error
 
 
@@ -231,31 +188,6 @@ def _is_theirs(path: str) -> bool:
     """Return whether the file belongs neither to this project nor to the standard library."""
     installed = "site-packages" in path or "dist-packages" in path
     return not path.startswith(_OURS) and (installed or not path.startswith(_STANDARD))
-
-
-def _unknown(
-    kind: RecordKind,
-    provided: Sequence[Provided[R]],
-    name: str,
-    failures: Sequence[Failure],
-    blocked: Mapping[Source, str],
-) -> Iterator[str]:
-    known = {known_name for item in provided for known_name in names_of(item.record)}
-    hint = "" if name in kind.homes else did_you_mean(name, known | set(kind.homes))
-    yield f"no {kind.noun} named {name!r} is installed{hint}"
-    here = [f"{'/'.join(names_of(item.record))} ({item.source})" for item in provided]
-    yield f"installed: {', '.join(sorted(here)) or 'none'}"
-    yield from (f"failed to load: {failure}" for failure in failures)
-    yield from (f"blocked by {by}: {source.described}" for source, by in blocked.items())
-    if home := to_install(kind, name, failures, blocked):
-        yield f"to install it: pip install {home}"
-
-
-def to_install(kind: RecordKind, name: str, failures: Sequence[Failure], blocked: Iterable[Source]) -> str | None:
-    """Return the distribution of this project that provides the name, or None if installing it would not help."""
-    home = kind.homes.get(name)
-    present = {normalised(source.distribution) for source in (*blocked, *(failure.source for failure in failures))}
-    return None if home in present else home
 
 
 SECRET = "secret_file"
@@ -291,7 +223,7 @@ class Selection:
     def choose(self, manager: PluginManager) -> Chosen[Any]:
         """Select the record and convert its options. Raises ConfigurationError if the name or an option is invalid."""
         provided = manager.provided(self.kind, self.name)
-        record = attributed(provided, kind_of(self.kind))
+        record = attributed(provided)
         values, problems = type_options(record.options, self._written(record), self.place)
         if problems:
             raise ConfigurationError(*problems)

@@ -240,3 +240,18 @@ def test_store_backend_conflicts_like_any_other(install_plugin, backend_source):
         install_plugin("dist-b", backend_source("redis")),
     )
     assert "dist-a 1.0" in refusal(manager, "redis").message
+
+
+def test_record_of_a_subclass_is_selected(install_plugin):
+    source = """
+        from elastic_core.plugin import WatchdogRecord, hookimpl
+
+        class OurRecord(WatchdogRecord):
+            pass
+
+        @hookimpl
+        def elastic_watchdogs():
+            return [OurRecord("ours", "a test", lambda context: 1 / 0)]
+        """
+    with pytest.raises(PluginError, match="the watchdog 'ours' of plugin 'dist-a'"):
+        load(install_plugin("dist-a", source)).select(WatchdogRecord, "ours").factory(Context())
