@@ -170,9 +170,9 @@ def interruptible():
 @pytest.fixture
 def plugins():
     """A function that makes a plugin manager with the given backend records."""
-    from elastic_core.hooks import hookimpl
     from elastic_core.hooks.discovery import Candidate, Source
     from elastic_core.hooks.manager import PluginManager
+    from elastic_core.plugin import hookimpl
 
     def plugins(*records):
         class Plugin:

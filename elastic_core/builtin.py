@@ -18,14 +18,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem, RendezvousClosedError
-from elastic_core.hooks import (
+from elastic_core.hooks.records import (
     Option,
     RankPolicyRecord,
     RendezvousBackendRecord,
     StoreRecord,
     WorkerStarterRecord,
-    hookimpl,
 )
+from elastic_core.hooks.spec import hookimpl
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from elastic_core.support.addresses import without_brackets
 

@@ -29,7 +29,7 @@ PLUGIN = '''
 """Brings one of everything, and keeps a diary."""
 
 from elastic_core.builtin import LocalRendezvousHandler
-from elastic_core.hooks import (
+from elastic_core.plugin import (
     HealthEndpointRecord, Option, RendezvousBackendRecord, WatchdogRecord, hookimpl
 )
 from elastic_core.interfaces.health import HealthCheckServer
@@ -542,7 +542,7 @@ def test_factory_problems_name_their_origin():
 
 
 STARTER = """
-from elastic_core.hooks import WorkerStarterRecord, hookimpl
+from elastic_core.plugin import WorkerStarterRecord, hookimpl
 
 class Starter:
     def start(self, launch):

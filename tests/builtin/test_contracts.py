@@ -9,11 +9,11 @@ from elastic_testing import EventHandlerContract, RankPolicyContract, StarterCon
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.events import Event, EventSource, is_known, open_handler, register_handler
-from elastic_core.hooks import RankPolicyRecord, WorkerStarterRecord
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import Context
 from elastic_core.interfaces.node import Candidate, Node
 from elastic_core.interfaces.workers import Work
+from elastic_core.plugin import RankPolicyRecord, WorkerStarterRecord
 
 pytestmark = pytest.mark.integration
 

@@ -13,7 +13,7 @@ from elastic_core import cli
 pytestmark = pytest.mark.integration
 
 PLUGIN = """
-from elastic_core.hooks import Option, hookimpl
+from elastic_core.plugin import Option, hookimpl
 
 @hookimpl
 def elastic_add_options():

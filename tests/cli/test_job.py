@@ -24,7 +24,7 @@ import base64, fcntl, os, signal
 from pathlib import Path
 
 from elastic_core.errors import RendezvousConnectionError
-from elastic_core.hooks import RendezvousBackendRecord, hookimpl
+from elastic_core.plugin import RendezvousBackendRecord, hookimpl
 from elastic_core.interfaces.backend import RendezvousBackend
 from elastic_core.plugin import BACKEND_OPTIONS
 

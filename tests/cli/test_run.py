@@ -172,7 +172,7 @@ def test_monitor_interval_of_0_is_accepted(script):
 
 
 BROKEN_BACKEND = """
-from elastic_core.hooks import RendezvousBackendRecord, hookimpl
+from elastic_core.plugin import RendezvousBackendRecord, hookimpl
 
 
 def make(context, params):
@@ -221,7 +221,7 @@ def test_plugin_that_fails_to_load_is_a_warning(tmp_path, monkeypatch, script, c
 
 
 GREEDY = """
-from elastic_core.hooks import Option, hookimpl
+from elastic_core.plugin import Option, hookimpl
 
 
 @hookimpl

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from elastic_core.errors import ExitCode
-from elastic_core.hooks import HealthEndpointRecord
 from elastic_core.hooks.manager import PluginManager
+from elastic_core.plugin import HealthEndpointRecord
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

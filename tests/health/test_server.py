@@ -12,7 +12,7 @@ from elastic_core.health import HealthCheckServer, create_healthcheck_server, li
 from elastic_core.interfaces import health
 
 PLUGIN = """
-from elastic_core.hooks import HealthEndpointRecord, Option, hookimpl
+from elastic_core.plugin import HealthEndpointRecord, Option, hookimpl
 from elastic_core.interfaces.health import HealthCheckServer
 
 made = []

@@ -73,7 +73,7 @@ def backend_source():
             f"RendezvousBackendRecord({name!r}, 'a test', lambda params: params, aliases={aliases!r})" for name in names
         )
         return f"""
-            from elastic_core.hooks import RendezvousBackendRecord, hookimpl
+            from elastic_core.plugin import RendezvousBackendRecord, hookimpl
 
             @hookimpl
             def elastic_rendezvous_backends():

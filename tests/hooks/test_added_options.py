@@ -6,7 +6,7 @@ from elastic_core.hooks.manager import PluginManager
 
 def option_source(name):
     return f"""
-        from elastic_core.hooks import Option, hookimpl
+        from elastic_core.plugin import Option, hookimpl
 
         @hookimpl
         def elastic_add_options():
@@ -43,7 +43,7 @@ def test_option_with_reserved_name_is_omitted_and_reported(install_plugin):
 
 
 SECRETIVE = """
-    from elastic_core.hooks import Option, StoreRecord, hookimpl
+    from elastic_core.plugin import Option, StoreRecord, hookimpl
 
     @hookimpl
     def elastic_stores():

@@ -14,7 +14,7 @@ def contributed(install_plugin, log_lines, plan):
         points = []
         for name, body in bodies.items():
             source = (
-                f"from elastic_core.hooks import hookimpl\n@hookimpl\ndef elastic_contribute_environment(plan): {body}"
+                f"from elastic_core.plugin import hookimpl\n@hookimpl\ndef elastic_contribute_environment(plan): {body}"
             )
             points += install_plugin(name, source)
         manager = PluginManager.load({}, entry_points=points)

@@ -7,11 +7,11 @@ from elastic_testing import HealthCheckContract, NoticeContract, RankPolicyContr
 from hook_examples import example_of
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.hooks import HealthCheckRecord, NoticeRecord, RankPolicyRecord, WorkerStarterRecord
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import Context
 from elastic_core.interfaces.node import Candidate, Node
 from elastic_core.interfaces.workers import Work
+from elastic_core.plugin import HealthCheckRecord, NoticeRecord, RankPolicyRecord, WorkerStarterRecord
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ from elastic_core.hooks.listing import as_dict, as_text
 from elastic_core.hooks.manager import PluginManager
 
 FULL = """
-    from elastic_core.hooks import Option, RendezvousBackendRecord, hookimpl
+    from elastic_core.plugin import Option, RendezvousBackendRecord, hookimpl
 
     LEASE = Option("lease", float, 10.0, "how long a silent node counts", "seconds")
     WAIT = Option("wait", float, None, "how long to wait", "seconds")

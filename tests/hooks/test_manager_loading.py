@@ -10,7 +10,7 @@ from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord, WatchdogRecord
 
 GOOD = """
-    from elastic_core.hooks import WatchdogRecord, hookimpl
+    from elastic_core.plugin import WatchdogRecord, hookimpl
 
     @hookimpl
     def elastic_watchdogs():
@@ -41,28 +41,28 @@ def test_installed_plugins_are_found(install_plugin, backend_source):
         ("raise ValueError", "ValueError"),
         ("def f(:", "SyntaxError"),
         (
-            "from elastic_core.hooks import hookimpl\n@hookimpl\ndef elastic_rendezvous_backend(): return []",
+            "from elastic_core.plugin import hookimpl\n@hookimpl\ndef elastic_rendezvous_backend(): return []",
             "unknown hook 'elastic_rendezvous_backend'; did you mean 'elastic_rendezvous_backends'?",
         ),
         (
-            "from elastic_core.hooks import hookimpl\n@hookimpl\ndef elastic_stores(settings): return []",
+            "from elastic_core.plugin import hookimpl\n@hookimpl\ndef elastic_stores(settings): return []",
             "elastic_stores",
         ),
         (
-            "from elastic_core.hooks import hookimpl\n@hookimpl(wrapper=True)\ndef elastic_stores(): return (yield)",
+            "from elastic_core.plugin import hookimpl\n@hookimpl(wrapper=True)\ndef elastic_stores(): return (yield)",
             "elastic_stores is a hook wrapper",
         ),
         ("def elastic_stores(): return []", "elastic_stores is not marked; write @hookimpl above it"),
         (
-            "from elastic_core.hooks import hookimpl\n@hookimpl\ndef elastic_stores(): raise KeyError('x')",
+            "from elastic_core.plugin import hookimpl\n@hookimpl\ndef elastic_stores(): raise KeyError('x')",
             "elastic_stores raised KeyError: 'x'",
         ),
         (
-            "from elastic_core.hooks import hookimpl\n@hookimpl\ndef elastic_stores(): return None",
+            "from elastic_core.plugin import hookimpl\n@hookimpl\ndef elastic_stores(): return None",
             "elastic_stores must return a list of StoreRecord, but returned None",
         ),
         (
-            "from elastic_core.hooks import hookimpl\n@hookimpl\ndef elastic_stores(): return ['tcp']",
+            "from elastic_core.plugin import hookimpl\n@hookimpl\ndef elastic_stores(): return ['tcp']",
             "elastic_stores must return a list of StoreRecord, but the list contains an object of type str",
         ),
     ],
@@ -94,7 +94,7 @@ def test_module_named_twice_is_loaded_once(install):
 
 def test_plugin_may_be_an_object_but_not_a_class(install):
     source = """
-        from elastic_core.hooks import WatchdogRecord, hookimpl
+        from elastic_core.plugin import WatchdogRecord, hookimpl
 
         class Plugin:
             def __init__(self, name):
@@ -123,7 +123,7 @@ def test_blocked_plugin_is_not_imported(install_plugin):
 
 def test_registration_hooks_are_called_once(install_plugin):
     source = """
-        from elastic_core.hooks import WatchdogRecord, hookimpl
+        from elastic_core.plugin import WatchdogRecord, hookimpl
         calls = []
 
         @hookimpl

@@ -10,7 +10,7 @@ from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.observer import AgentFinished, Observer, RoundFormed
 
 SEES = """
-    from elastic_core.hooks import hookimpl
+    from elastic_core.plugin import hookimpl
     seen = []
 
     @hookimpl
@@ -22,7 +22,7 @@ SEES = """
         seen.append("finished")
     """
 RAISES = """
-    from elastic_core.hooks import hookimpl
+    from elastic_core.plugin import hookimpl
 
     @hookimpl
     def elastic_round_formed(fact):

@@ -38,7 +38,7 @@ def test_backend_is_selected_by_name_or_alias(install_plugin, backend_source):
 
 FACTORIES = """
     from elastic_core.errors import RendezvousConnectionError
-    from elastic_core.hooks import RendezvousBackendRecord, StoreRecord, hookimpl
+    from elastic_core.plugin import RendezvousBackendRecord, StoreRecord, hookimpl
 
     def lacks(*given):
         import no_such_library.client
@@ -202,7 +202,7 @@ def test_broken_or_blocked_plugin_has_no_pip_install(install_plugin):
 
 
 STORE = """
-from elastic_core.hooks import Option, RendezvousBackendRecord, StoreRecord, hookimpl
+from elastic_core.plugin import Option, RendezvousBackendRecord, StoreRecord, hookimpl
 
 @hookimpl
 def elastic_stores():

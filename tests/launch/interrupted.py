@@ -2,7 +2,7 @@
 
 import signal
 
-from elastic_core.hooks import WorkerStarterRecord, hookimpl
+from elastic_core.plugin import WorkerStarterRecord, hookimpl
 from elastic_core.workers.process import CommandStarter
 
 started = []

@@ -223,7 +223,7 @@ def test_all_that_is_wrong_is_said_at_once():
 
 BACKEND = """
 from elastic_core.builtin import LocalRendezvousHandler
-from elastic_core.hooks import Option, RendezvousBackendRecord, hookimpl
+from elastic_core.plugin import Option, RendezvousBackendRecord, hookimpl
 
 seen = []
 

@@ -10,10 +10,10 @@ from elastic_c10d import plugin
 from elastic_c10d.static import as_dynamic
 
 from elastic_core.errors import ConfigurationError, PluginError
-from elastic_core.hooks import RendezvousBackendRecord
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import Context
 from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.plugin import RendezvousBackendRecord
 from elastic_core.rendezvous.settings import settings_of
 
 

@@ -23,10 +23,10 @@ from elastic_testing import HealthCheckContract
 
 from elastic_core.config import settings_from
 from elastic_core.errors import ExitCode
-from elastic_core.hooks import HealthCheckRecord, RendezvousBackendRecord, hookimpl
 from elastic_core.hooks.calls import Contexts
 from elastic_core.hooks.discovery import Candidate, Source
 from elastic_core.hooks.manager import PluginManager
+from elastic_core.plugin import HealthCheckRecord, RendezvousBackendRecord, hookimpl
 
 
 def levels(findings):

@@ -14,10 +14,10 @@ from elastic_etcd_legacy.create import read
 from elastic_etcd_legacy.settings import LegacySettings
 
 from elastic_core import errors
-from elastic_core.hooks import RendezvousBackendRecord
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import Context
 from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.plugin import RendezvousBackendRecord
 from elastic_core.rendezvous import RendezvousHandlerRegistry, get_rendezvous_handler
 
 

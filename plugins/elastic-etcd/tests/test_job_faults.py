@@ -100,7 +100,7 @@ def test_wrong_password_ends_agent_immediately(job_at, servers):
 SHOWS = "import os; print([name for name, value in os.environ.items() if 's3cret' in value], os.environ['INHERITED'])"
 PLUGIN = f"""
 import subprocess, sys
-from elastic_core.hooks import hookimpl
+from elastic_core.plugin import hookimpl
 
 @hookimpl
 def elastic_round_formed(fact):

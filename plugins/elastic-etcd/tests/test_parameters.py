@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.errors import ConfigurationError, PluginError
-from elastic_core.hooks import RendezvousBackendRecord
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import Context
 from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.plugin import RendezvousBackendRecord
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from elastic_testing import (
 from elastic_core.errors import ConfigurationError, PluginError
 
 PLUGIN = """
-from elastic_core.hooks import (
+from elastic_core.plugin import (
     HealthEndpointRecord, Option, RendezvousBackendRecord, StoreRecord, WatchdogRecord, hookimpl,
 )
 

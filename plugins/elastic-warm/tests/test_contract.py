@@ -10,10 +10,10 @@ from elastic_testing import StarterContract
 from elastic_warm.learned_imports import LearnedImports
 from elastic_warm.starter import cache_file
 
-from elastic_core.hooks import WorkerStarterRecord
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import Context
 from elastic_core.interfaces.workers import Work
+from elastic_core.plugin import WorkerStarterRecord
 
 pytestmark = [
     pytest.mark.integration,
