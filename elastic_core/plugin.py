@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     # isort: off
     from elastic_core.hooks.spec import hookimpl as hookimpl
     from elastic_core.hooks.records import (
-        CommandRecord as CommandRecord, HealthCheckRecord as HealthCheckRecord,
+        CommandRecord as CommandRecord, Context as Context, HealthCheckRecord as HealthCheckRecord,
         HealthEndpointRecord as HealthEndpointRecord, NoticeRecord as NoticeRecord, Option as Option,
         RankPolicyRecord as RankPolicyRecord, Record as Record, RendezvousBackendRecord as RendezvousBackendRecord,
         StoreRecord as StoreRecord, WatchdogRecord as WatchdogRecord, WorkerStarterRecord as WorkerStarterRecord
     )
-    from elastic_core.hooks.options import BACKEND_OPTIONS as BACKEND_OPTIONS
-    from elastic_core.hooks.options import find_option as find_option, type_options as type_options
+    from elastic_core.hooks.options import (
+        BACKEND_OPTIONS as BACKEND_OPTIONS, find_option as find_option, type_options as type_options
+    )
     from elastic_core.config.settings import Settings as Settings
     from elastic_core.errors import (
         ConfigurationError as ConfigurationError, ElasticError as ElasticError, PluginError as PluginError,
@@ -32,30 +33,29 @@ if TYPE_CHECKING:
     )
     from elastic_core.log import get_logger as get_logger
     from elastic_core.clock import (
-        Clock as Clock, Duration as Duration, Instant as Instant, SystemClock as SystemClock, later as later
+        Backoff as Backoff, Clock as Clock, Duration as Duration, Instant as Instant, SystemClock as SystemClock,
+        later as later
     )
     from elastic_core.interfaces.observer import (
         AgentFinished as AgentFinished, PhaseChanged as PhaseChanged, Recovered as Recovered,
         RestartDecided as RestartDecided, RoundFormed as RoundFormed, WorkerExited as WorkerExited,
         WorkerFailed as WorkerFailed, WorkersStarted as WorkersStarted
     )
-    from elastic_core.interfaces.node import Notice as Notice, Notices as Notices, Pause as Pause
-    from elastic_core.hooks.records import Context as Context
     from elastic_core.events import Event as Event, register_handler as register_handler
     from elastic_core.interfaces.node import (
-        Candidate as Candidate, Member as Member, Node as Node, RankPolicy as RankPolicy, Round as Round
+        Candidate as Candidate, Member as Member, Node as Node, Notice as Notice, Notices as Notices, Pause as Pause,
+        RankPolicy as RankPolicy, Round as Round
     )
     from elastic_core.interfaces.backend import (
         Announced as Announced, EntryDroppedError as EntryDroppedError, RendezvousBackend as RendezvousBackend,
         RosterBackend as RosterBackend, RoundStores as RoundStores, ForeignStateError as ForeignStateError,
-        Token as Token
+        Store as Store, StoreServer as StoreServer, Token as Token
     )
     from elastic_core.interfaces.handler import (
         Outcome as Outcome, RendezvousHandler as RendezvousHandler, RendezvousInfo as RendezvousInfo,
         RendezvousParameters as RendezvousParameters, RendezvousStoreInfo as RendezvousStoreInfo,
         RoundHandler as RoundHandler
     )
-    from elastic_core.interfaces.backend import Store as Store, StoreServer as StoreServer
     from elastic_core.rendezvous.registry import RendezvousHandlerRegistry as RendezvousHandlerRegistry
     from elastic_core.rendezvous.handler import create_handler as create_handler
     from elastic_core.rendezvous.settings import (
@@ -75,13 +75,13 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.versions import is_wait_timeout as is_wait_timeout, peek as peek
     from elastic_core.support.workers_store import BACKLOG as BACKLOG, WorkersStore as WorkersStore
     from elastic_core.support.tcp_store import start_tcp_store as start_tcp_store
-    from elastic_core.interfaces.workers import Expiry as Expiry, Watchdog as Watchdog, WatchedWorker as WatchedWorker
     from elastic_core.watchdog.guard import (
         CLIENT_VARIABLE as CLIENT_VARIABLE, TimerClient as TimerClient, TimerRequest as TimerRequest,
         configure as configure, expires as expires
     )
-    from elastic_core.watchdog.deadlines import Deadlines as Deadlines, Timer as Timer
-    from elastic_core.watchdog.deadlines import process_runs as process_runs, process_start_time as process_start_time
+    from elastic_core.watchdog.deadlines import (
+        Deadlines as Deadlines, Timer as Timer, process_runs as process_runs, process_start_time as process_start_time
+    )
     from elastic_core.interfaces.health import (
         CheckLevel as CheckLevel, CheckMoment as CheckMoment, CheckResult as CheckResult, CheckStatus as CheckStatus,
         AgentPhase as AgentPhase, AgentStatus as AgentStatus, AgentView as AgentView,
@@ -90,8 +90,8 @@ if TYPE_CHECKING:
     )
     from elastic_core.health import Probe as Probe, live as live, ready as ready
     from elastic_core.interfaces.workers import (
-        Child as Child, Launch as Launch, RoundPlan as RoundPlan, Starter as Starter, Work as Work,
-        WorkerRanks as WorkerRanks
+        Child as Child, Expiry as Expiry, Launch as Launch, RoundPlan as RoundPlan, Starter as Starter,
+        Watchdog as Watchdog, WatchedWorker as WatchedWorker, Work as Work, WorkerRanks as WorkerRanks
     )
     from elastic_core.workers.process import (
         CommandStarter as CommandStarter, cannot_run as cannot_run, reap_child as reap_child,
@@ -114,7 +114,6 @@ if TYPE_CHECKING:
         try_connect as try_connect
     )
     from elastic_core.support.bounded import BackgroundCall as BackgroundCall, CallTimeout as CallTimeout
-    from elastic_core.clock import Backoff as Backoff
     from elastic_core.support.forks import drop_in_forks as drop_in_forks, stop_dropping as stop_dropping
     from elastic_core.support.helper import HelperProcess as HelperProcess
     from elastic_core.support.files import (

@@ -174,4 +174,4 @@ class ProcessAgent(SimpleElasticAgent):
             max_restarts=self._spec.max_restarts,
             ranks=tuple(WorkerRanks(w.local_rank, w.global_rank, w.role_rank) for w in workers),
         )
-        return plan.with_contributed(self._contribute(plan)) if self._contribute else plan
+        return replace(plan, contributed=self._contribute(plan)) if self._contribute else plan

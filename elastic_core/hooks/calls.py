@@ -4,6 +4,7 @@ workers. An error in a plugin is logged, and affects neither the job nor other p
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,16 +17,7 @@ from elastic_core.hooks.records import Context, HealthCheckRecord, NoticeRecord
 from elastic_core.hooks.selection import attributed
 from elastic_core.interfaces.health import HealthCheck
 from elastic_core.interfaces.node import Notice
-from elastic_core.interfaces.observer import (
-    AgentFinished,
-    PhaseChanged,
-    Recovered,
-    RestartDecided,
-    RoundFormed,
-    WorkerExited,
-    WorkerFailed,
-    WorkersStarted,
-)
+from elastic_core.interfaces.observer import WorkersStarted
 from elastic_core.interfaces.workers import WatchedWorker
 from elastic_core.log import get_logger
 
@@ -43,16 +35,6 @@ if TYPE_CHECKING:
 
     Values = Mapping[str, object]
 
-_HOOKS: dict[type, str] = {
-    RoundFormed: "elastic_round_formed",
-    WorkersStarted: "elastic_workers_started",
-    WorkerExited: "elastic_worker_exited",
-    WorkerFailed: "elastic_worker_failed",
-    RestartDecided: "elastic_restart_decided",
-    PhaseChanged: "elastic_phase_changed",
-    Recovered: "elastic_recovered",
-    AgentFinished: "elastic_agent_finished",
-}
 _log = get_logger()
 
 
@@ -85,6 +67,12 @@ class Contexts:
         return replace(context, options=MappingProxyType({**context.options, **options}))
 
 
+def hook_of(fact: type[Fact]) -> str:
+    """Return the hook for a kind of fact, such as `elastic_round_formed` for `RoundFormed`."""
+    words = re.findall("[A-Z][a-z]*", fact.__name__)
+    return "_".join(["elastic", *words]).lower()
+
+
 class Notifier:
     """An `Observer` that passes each fact to all plugins that implement the fact's hook, in the caller's thread."""
 
@@ -93,7 +81,7 @@ class Notifier:
         self._contexts = contexts
 
     def __call__(self, fact: Fact) -> None:
-        hook = _HOOKS[type(fact)]
+        hook = hook_of(type(fact))
         for observer in self._manager.implementations(hook):
             try:
                 observer(fact=fact, context=self._contexts.of(observer.source))

@@ -31,66 +31,48 @@ from elastic_core.hooks.selection import Provided
 from elastic_core.interfaces.handler import RendezvousHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableMapping
+    from collections.abc import Iterator
 
     from elastic_core.hooks.discovery import Candidate
     from elastic_core.hooks.records import Context
     from elastic_core.interfaces.handler import RendezvousInfo, RendezvousParameters
 
-SUMMARY = f"written for torchrun ({HANDLERS_GROUP})"
 NOT_SHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 _OURS: dict[str, type[RendezvousError]] = {
     "DistError": RendezvousConnectionError,  # from torch's stores, where its handlers look up rank 0's address
-    **{
-        ours.__name__: ours
-        for ours in (
-            RendezvousClosedError,
-            RendezvousConnectionError,
-            RendezvousError,
-            RendezvousGracefulExitError,
-            RendezvousStateError,
-            RendezvousTimeoutError,
-        )
-    },
+    "RendezvousClosedError": RendezvousClosedError,
+    "RendezvousConnectionError": RendezvousConnectionError,
+    "RendezvousError": RendezvousError,
+    "RendezvousGracefulExitError": RendezvousGracefulExitError,
+    "RendezvousStateError": RendezvousStateError,
+    "RendezvousTimeoutError": RendezvousTimeoutError,
 }
 
 
-class HeldVariable:
-    """An environment variable that is set while at least one caller holds it. A value that the user has set is kept.
-    Thread-safe, because a program may run several jobs. The last holder removes the variable."""
-
-    def __init__(self, name: str, value: str, environ: MutableMapping[str, str]) -> None:
-        self._name = name
-        self._value = value
-        self._environ = environ
-        self._lock = threading.Lock()
-        self._holders = 0
-        self._ours = False
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        with self._lock:
-            if self._holders == 0:
-                self._ours = self._name not in self._environ
-                self._environ.setdefault(self._name, self._value)
-            self._holders += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._holders -= 1
-                if self._holders == 0 and self._ours:
-                    self._environ.pop(self._name, None)
+_lock = threading.Lock()
+_calls = 0  # running calls that need the variable and for which this module has set it
 
 
-_not_shared = HeldVariable(NOT_SHARED, "1", os.environ)  # one for the whole process, like the environment
-
-
-def store_not_shared() -> contextlib.AbstractContextManager[None]:
-    """Return a context for calls in which torch chooses the workers' store. Workers do not inherit the variable,
-    because their environment is copied before such a call, and no worker starts during the call."""
-    return _not_shared.held()
+@contextlib.contextmanager
+def store_not_shared() -> Iterator[None]:
+    """Set the variable during a call in which torch chooses the workers' store, unless the user has set it. Workers do
+    not inherit the variable, because their environment is copied before such a call, and no worker starts during the
+    call. Thread-safe, because a program may run several jobs: the last of overlapping calls removes the variable."""
+    global _calls
+    with _lock:
+        ours = _calls > 0 or NOT_SHARED not in os.environ
+        if ours:
+            _calls += 1
+            os.environ[NOT_SHARED] = "1"
+    try:
+        yield
+    finally:
+        with _lock:
+            if ours:
+                _calls -= 1
+                if _calls == 0:
+                    os.environ.pop(NOT_SHARED, None)
 
 
 class TorchrunHandler(RendezvousHandler):
@@ -181,4 +163,5 @@ def provided_handler(candidate: Candidate) -> Provided[RendezvousBackendRecord]:
         with _our_errors(), store_not_shared():
             return TorchrunHandler(creator(params))
 
-    return Provided(RendezvousBackendRecord(candidate.source.plugin, SUMMARY, create, options=None), candidate.source)
+    summary = f"written for torchrun ({HANDLERS_GROUP})"
+    return Provided(RendezvousBackendRecord(candidate.source.plugin, summary, create, options=None), candidate.source)

@@ -1,4 +1,5 @@
-"""The facts that the agent reports to observers. They are frozen records with names in the past tense."""
+"""The facts that the agent reports to observers. They are frozen records with names in the past tense, from which their
+hooks' names follow."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ workers."""
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -43,10 +43,6 @@ class RoundPlan:
     max_restarts: int
     ranks: tuple[WorkerRanks, ...]
     contributed: Mapping[str, str] = field(default_factory=dict)
-
-    def with_contributed(self, variables: Mapping[str, str]) -> RoundPlan:
-        """Return a copy with additional environment variables for the workers."""
-        return replace(self, contributed={**self.contributed, **variables})
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import typing
 
 import pytest
 from hook_examples import example_of
 
 from elastic_core.errors import ProcessFailure
 from elastic_core.hooks import spec
-from elastic_core.hooks.calls import Contexts, Notifier, contributed_environment
+from elastic_core.hooks.calls import Contexts, Notifier, contributed_environment, hook_of
 from elastic_core.hooks.manager import HOOKS, PluginManager
 from elastic_core.hooks.records import KINDS
 from elastic_core.interfaces.health import AgentPhase, Recovery
 from elastic_core.interfaces.observer import (
     AgentFinished,
+    Fact,
     PhaseChanged,
     Recovered,
     RestartDecided,
@@ -102,6 +104,10 @@ def test_added_options_example_works(manager_of):
 def test_contributed_environment_example_works(manager_of, plan):
     manager = manager_of("elastic_contribute_environment")
     assert contributed_environment(manager, plan, Contexts(manager)) == {"WANDB_RUN_GROUP": "job-2"}
+
+
+def test_every_fact_has_a_hook_of_its_name():
+    assert {hook_of(fact) for fact in typing.get_args(Fact)} == {f"elastic_{name}" for name in FACTS} < set(HOOKS)
 
 
 @pytest.mark.parametrize("name", FACTS)

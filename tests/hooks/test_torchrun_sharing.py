@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from elastic_core.hooks.torchrun_handlers import NOT_SHARED, HeldVariable, TorchrunHandler, store_not_shared
+from elastic_core.hooks.torchrun_handlers import NOT_SHARED, TorchrunHandler, store_not_shared
 
 LONG = 60.0
 SHORT = 0.5
@@ -53,40 +53,36 @@ def test_variable_is_removed_after_an_error():
 
 
 @pytest.mark.parametrize("value", ["0", "1", ""])
-def test_users_value_is_kept(value):
-    environ = {"NAME": value}
-    with HeldVariable("NAME", "1", environ).held():
-        assert environ == {"NAME": value}
-    assert environ == {"NAME": value}
+def test_users_value_is_kept(value, monkeypatch):
+    monkeypatch.setenv(NOT_SHARED, value)
+    with store_not_shared(), store_not_shared():
+        assert environment() == value
+    assert environment() == value
 
 
 def test_last_overlapping_call_removes_variable():
-    environ: dict[str, str] = {}
-    variable = HeldVariable("NAME", "1", environ)
-    first, second = variable.held(), variable.held()
+    first, second = store_not_shared(), store_not_shared()
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
-    assert environ == {"NAME": "1"}
+    assert environment() == "1"
     second.__exit__(None, None, None)
-    assert environ == {}
+    assert environment() is None
 
 
 def test_many_threads_leave_no_variable():
-    environ: dict[str, str] = {}
-    variable = HeldVariable("NAME", "1", environ)
     begin = threading.Barrier(8)
 
     def hold():
         begin.wait(LONG)
         for _ in range(200):
-            with variable.held():
-                assert environ == {"NAME": "1"}
+            with store_not_shared():
+                assert environment() == "1"
 
     with ThreadPoolExecutor(8) as pool:
         for done in [pool.submit(hold) for _ in range(8)]:
             done.result(LONG)
-    assert environ == {}
+    assert environment() is None
 
 
 @pytest.fixture
