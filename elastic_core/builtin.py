@@ -30,7 +30,7 @@ from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, R
 from elastic_core.support.addresses import without_brackets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from elastic_core.hooks.records import Context
     from elastic_core.interfaces.handler import RendezvousParameters
@@ -164,26 +164,23 @@ class LocalRendezvousHandler(RendezvousHandler):
 
 def create_handler(context: Context, params: RendezvousParameters) -> LocalRendezvousHandler:
     """Create the handler. Raises ConfigurationError if the job may have several nodes, or has an endpoint."""
-    problems = list(_problems(params))
+    problems = []
+    if params.max_nodes > 1:
+        message = (
+            f"the backend 'local' runs single-node jobs only, and --nnodes allows up to {params.max_nodes} nodes; "
+            "use --nnodes=1, or a multi-node backend such as c10d"
+        )
+        problems.append(Problem("--rdzv-backend", message))
+    if params.endpoint:
+        message = (
+            f"the backend 'local' needs no endpoint; remove {params.endpoint!r} (--master-port is the port of the "
+            "workers' store), or choose a backend that uses it, such as c10d"
+        )
+        problems.append(Problem("--rdzv-endpoint", message))
     if problems:
         raise ConfigurationError(*problems)
     address = params.get("master_addr") or params.local_addr or _LOOPBACK
     return LocalRendezvousHandler(params.run_id, without_brackets(address), params.get_as_int("master_port"))
-
-
-def _problems(params: RendezvousParameters) -> Iterator[Problem]:
-    if params.max_nodes > 1:
-        yield Problem(
-            "--rdzv-backend",
-            f"the backend 'local' runs single-node jobs only, and --nnodes allows up to {params.max_nodes} nodes; "
-            "use --nnodes=1, or a multi-node backend such as c10d",
-        )
-    if params.endpoint:
-        yield Problem(
-            "--rdzv-endpoint",
-            f"the backend 'local' needs no endpoint; remove {params.endpoint!r} (--master-port is the port of the "
-            "workers' store), or choose a backend that uses it, such as c10d",
-        )
 
 
 @hookimpl

@@ -80,11 +80,8 @@ def _run_program(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    from elastic_core.compat.torch import (
-        install as _install,  # not this __main__ module but the one that programs import
-    )
+    import elastic_core.compat.torch  # noqa: F401 - installs as the module that programs import, not as __main__
 
-    _install()
     _run_program(sys.argv[1:])
 else:
     install()

@@ -18,9 +18,9 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.hooks.calls import (
     Contexts,
-    Notifier,
     contributed_environment,
     health_checks,
+    notifier,
     watchdog_notifier,
     watching_notices,
 )
@@ -171,7 +171,7 @@ def parts_for(
             _event_recorder(settings.event_log_handler, stack),
             MetricRecorder(settings.role, settings.max_restarts),
         )
-        observer = CombinedObserver([board, *observers, *recorders, Notifier(manager, plan.contexts)])
+        observer = CombinedObserver([board, *observers, *recorders, notifier(manager, plan.contexts)])
         contribute = _contributor(manager, watchdog, plan.contexts)
         yield AgentParts(workers, observer, contribute, policy.hang_policy(settings), board, watchdog)
 

@@ -73,26 +73,19 @@ def hook_of(fact: type[Fact]) -> str:
     return "_".join(["elastic", *words]).lower()
 
 
-class Notifier:
-    """An `Observer` that passes each fact to all plugins that implement the fact's hook, in the caller's thread."""
+def notifier(manager: PluginManager, contexts: Contexts) -> Observer:
+    """Return an observer that passes each fact to all implementations of its hook, in the caller's thread."""
 
-    def __init__(self, manager: PluginManager, contexts: Contexts) -> None:
-        self._manager = manager
-        self._contexts = contexts
-
-    def __call__(self, fact: Fact) -> None:
+    def notify(fact: Fact) -> None:
         hook = hook_of(type(fact))
-        for observer in self._manager.implementations(hook):
+        for observer in manager.implementations(hook):
             try:
-                observer(fact=fact, context=self._contexts.of(observer.source))
+                observer(fact=fact, context=contexts.of(observer.source))
             except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's error must not end the job
-                _log.warning(
-                    "observer failed",
-                    hook=hook,
-                    **observer.source.as_dict(),
-                    error=described_error(error),
-                    exc_info=error,
-                )
+                reason, source = described_error(error), observer.source.as_dict()
+                _log.warning("observer failed", hook=hook, **source, error=reason, exc_info=error)
+
+    return notify
 
 
 def watchdog_notifier(watchdog: Watchdog, name: str, log_files: Callable[[int], tuple[Path, ...]]) -> Observer:

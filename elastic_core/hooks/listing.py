@@ -10,7 +10,6 @@ from elastic_core.hooks.records import KINDS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from elastic_core.hooks.discovery import Failure
     from elastic_core.hooks.manager import Plugin, PluginManager
     from elastic_core.hooks.records import Option, Record
 
@@ -29,7 +28,15 @@ def as_dict(manager: PluginManager) -> dict[str, Any]:
             {"name": handler.source.plugin, "target": handler.target, **handler.source.as_dict()}
             for handler in manager.handlers
         ],
-        "failed": [_failure(failure) for failure in manager.failures],
+        "failed": [
+            {
+                **failure.source.as_dict(),
+                "elastic_core": own_version(),
+                "reason": failure.reason,
+                "traceback": failure.traceback,
+            }
+            for failure in manager.failures
+        ],
         "blocked": [{**source.as_dict(), "by": by} for source, by in manager.blocked.items()],
         "blocked_but_not_installed": list(manager.unknown_blocks),
         "allowed": None if manager.allowed is None else list(manager.allowed),
@@ -42,15 +49,6 @@ def as_dict(manager: PluginManager) -> dict[str, Any]:
             }
             for conflict in manager.conflicts()
         ],
-    }
-
-
-def _failure(failure: Failure) -> dict[str, str]:
-    return {
-        **failure.source.as_dict(),
-        "elastic_core": own_version(),
-        "reason": failure.reason,
-        "traceback": failure.traceback,
     }
 
 
@@ -100,7 +98,10 @@ def _lines(listing: dict[str, Any]) -> Iterator[str]:
         yield from _plugin_lines(plugin)
     handlers = [f"{item['name']}: {item['target']} ({_release(item)})" for item in listing["torchrun_handlers"]]
     failed = [f"{_titled(item)}: {item['reason']}" for item in listing["failed"]]
-    conflicts = [_conflict_line(conflict) for conflict in listing["conflicts"]]
+    conflicts = [
+        f"{item['kind']} {item['name']}: {' and '.join(map(_titled, item['providers']))}"
+        for item in listing["conflicts"]
+    ]
     yield from _section(f"Backends written for torchrun ({HANDLERS_GROUP}), loaded when selected", handlers)
     yield from _section("Failed to load", failed)
     for by, absent in ((DISABLE_VARIABLE, listing["blocked_but_not_installed"]), (ALLOW_FLAG, ())):
@@ -127,10 +128,6 @@ def _section(title: str, lines: list[str]) -> Iterator[str]:
         yield ""
         yield f"{title}:"
         yield from (f"  {line}" for line in lines)
-
-
-def _conflict_line(conflict: dict[str, Any]) -> str:
-    return f"{conflict['kind']} {conflict['name']}: {' and '.join(map(_titled, conflict['providers']))}"
 
 
 def _plugin_lines(plugin: dict[str, Any]) -> Iterator[str]:

@@ -150,7 +150,9 @@ class PluginManager:
                 for record in self._returned(key, kind.hook, kind.record)
             ]
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
-            self._expel(key, candidate)
+            if self._admitted.get(key) is candidate:
+                del self._admitted[key]
+                self._pluggy.unregister(name=key)
             self._failures.append(failure_of(candidate.source, error))
         else:
             self._options += options
@@ -168,12 +170,6 @@ class PluginManager:
             self._pluggy.register(plugin, key)
         except pluggy.PluginValidationError as error:
             raise InvalidPlugin(" ".join(str(error).split())) from error
-
-    def _expel(self, key: str, candidate: Candidate) -> None:
-        if self._admitted.get(key) is candidate:
-            del self._admitted[key]
-            if self._pluggy.has_plugin(key):
-                self._pluggy.unregister(name=key)
 
     def _returned(self, key: str, hook: str, expected: type[T]) -> list[T]:
         """Return the result of one plugin's registration hook, or an empty list if the plugin does not implement it."""

@@ -83,7 +83,9 @@ def _by_declared_name(
     for written, value in raw.items():
         name = declared.get(_key(written))
         if name is None:
-            problems.append(Problem(f"{origin}: {written}", _unknown(written, list(declared.values()))))
+            known = sorted(declared.values())
+            hint = did_you_mean(written, known) or f"; known options: {', '.join(known) or 'none'}"
+            problems.append(Problem(f"{origin}: {written}", f"unknown option{hint}"))
         elif name in given:
             problems.append(Problem(f"{origin}: {written}", f"the option {name!r} is given twice, in two spellings"))
         else:
@@ -93,13 +95,6 @@ def _by_declared_name(
 
 def _key(name: str) -> str:
     return name.strip().replace("-", "_").lower()
-
-
-def _unknown(written: str, known: list[str]) -> str:
-    hint = did_you_mean(written, known)
-    if not hint:
-        hint = f"; known options: {', '.join(sorted(known)) or 'none'}"
-    return f"unknown option{hint}"
 
 
 JOIN: Duration = 600.0

@@ -249,9 +249,7 @@ class AgentView(Protocol):
 
 
 class HealthCheckServer(abc.ABC):
-    """A health endpoint. The agent starts it before the first rendezvous and stops it after everything else. Its
-    factory receives an `AgentView`, the port, and a timeout: if the agent's event loop is inactive for that many
-    seconds, the agent is stuck."""
+    """A health endpoint. The agent starts it before the first rendezvous and stops it after everything else."""
 
     @abc.abstractmethod
     def start(self) -> None:

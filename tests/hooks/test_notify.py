@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from elastic_core.config import settings_from
-from elastic_core.hooks.calls import Contexts, Notifier
+from elastic_core.hooks.calls import Contexts, notifier
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.observer import AgentFinished, Observer, RoundFormed
 
@@ -38,23 +38,23 @@ FORMED = RoundFormed("job", 1, 0, 2, 0.5)
 def notifier_for(*points) -> Observer:
     manager = PluginManager.load({}, entry_points=[point for some in points for point in some])
     assert manager.failures == ()
-    return Notifier(manager, Contexts(manager))
+    return notifier(manager, Contexts(manager))
 
 
 def test_facts_reach_all_implementations_of_their_hook(install_plugin):
-    notifier = notifier_for(install_plugin("eyes", SEES))
-    notifier(FORMED)
-    notifier(AgentFinished("job", "SUCCEEDED", "", 0))
+    notify = notifier_for(install_plugin("eyes", SEES))
+    notify(FORMED)
+    notify(AgentFinished("job", "SUCCEEDED", "", 0))
     assert sys.modules["eyes_plugin"].seen == [FORMED, "finished"]
 
 
 def test_observer_error_is_logged_and_others_are_notified(install_plugin, log_lines):
-    notifier = notifier_for(
+    notify = notifier_for(
         install_plugin("a-eyes", SEES),
         install_plugin("b-raises", RAISES, version="2.5"),
         install_plugin("c-eyes", SEES),
     )
-    notifier(FORMED)
+    notify(FORMED)
     assert sys.modules["a_eyes_plugin"].seen == sys.modules["c_eyes_plugin"].seen == [FORMED]
     (line,) = log_lines()
     assert (line["event"], line["hook"]) == ("observer failed", "elastic_round_formed")
@@ -92,7 +92,7 @@ def test_context_has_only_its_plugins_options(install_plugin, log_lines):
     points = [*install_plugin("pager", LOGS), *install_plugin("team", OTHER)]
     manager = PluginManager.load({}, entry_points=points)
     settings = settings_from({"rdzv_backend": "local", "rdzv_id": "job"})
-    Notifier(manager, Contexts(manager, settings, {"pager": "ops", "team": "vision"}))(FORMED)
+    notifier(manager, Contexts(manager, settings, {"pager": "ops", "team": "vision"}))(FORMED)
     (line,) = log_lines()
     assert (line["event"], line["plugin"], line["who"], line["job"], line["options"]) == (
         *("pager called", "pager", "ops"),

@@ -10,7 +10,7 @@ from hook_examples import example_of
 
 from elastic_core.errors import ProcessFailure
 from elastic_core.hooks import spec
-from elastic_core.hooks.calls import Contexts, Notifier, contributed_environment, hook_of
+from elastic_core.hooks.calls import Contexts, contributed_environment, hook_of, notifier
 from elastic_core.hooks.manager import HOOKS, PluginManager
 from elastic_core.hooks.records import KINDS
 from elastic_core.interfaces.health import AgentPhase, Recovery
@@ -114,7 +114,7 @@ def test_every_fact_has_a_hook_of_its_name():
 def test_notification_hook_example_works(name, manager_of, capsys):
     fact, printed = FACTS[name]
     manager = manager_of(f"elastic_{name}")
-    Notifier(manager, Contexts(manager))(fact)
+    notifier(manager, Contexts(manager))(fact)
     assert capsys.readouterr().out.strip() == printed
 
 
