@@ -1,13 +1,5 @@
-"""The plugins of the core:
-
-- the backend `local`, which runs single-node jobs without a rendezvous. It needs neither torch nor a network. The agent
-  hosts the workers' store (see `support.workers_store`), and each round gets a new store, which does not contain the
-  keys of earlier rounds,
-- the store `memory`, with the semantics of torch's stores but without torch,
-- the worker starters `subprocess` for commands, and `spawn`, `fork` and `forkserver` for Python functions. Those for
-  functions are based on `multiprocessing`,
-- the rank policies `keep` and `host`.
-"""
+"""The core's own plugin: a backend and a store that need neither torch nor a network, worker starters, and rank
+policies."""
 
 from __future__ import annotations
 
@@ -109,7 +101,8 @@ _LOOPBACK = "127.0.0.1"
 
 
 class LocalRendezvousHandler(RendezvousHandler):
-    """Forms single-node rounds.
+    """Forms single-node rounds. The agent hosts the workers' store. Each round gets a new one, without the keys of
+    earlier rounds.
 
     Args:
         run_id: the job's id.

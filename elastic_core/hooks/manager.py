@@ -38,7 +38,7 @@ from elastic_core.hooks.validation import check_hooks, checked
 from elastic_core.text import did_you_mean, normalised
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from importlib.metadata import EntryPoint
 
     from elastic_core.hooks.records import RecordKind
@@ -76,14 +76,13 @@ class PluginManager:
 
     def __init__(
         self,
-        plugins: Iterable[Candidate],
-        handlers: Iterable[Candidate] = (),
+        plugins: Sequence[Candidate],
+        handlers: Sequence[Candidate] = (),
         blocked: Collection[str] = (),
         failures: Iterable[Failure] = (),
         reserved: Iterable[str] = (),
         allowed: Collection[str] | None = None,
     ) -> None:
-        plugins, handlers = list(plugins), list(handlers)
         sources = sorted({candidate.source for candidate in (*plugins, *handlers)})
         self.allowed = None if allowed is None else tuple(allowed)
         """The distributions to which loading is limited, as the user wrote them, or None for no limit."""
