@@ -49,25 +49,21 @@ def run(args: argparse.Namespace) -> None:
 
     Also raises the other errors of `elastic_core.launch.elastic_launch`.
     """
-    _run(_words(args))
+    main(_words(args))
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run `elastic run` with the command line `args`, which does not include the program's name (default: this
     process's arguments). Raises the same errors as `run`."""
-    _run(sys.argv[1:] if args is None else args)
+    manager, reading = cli.read_run(sys.argv[1:] if args is None else args)
+    error = cli.run_job(reading, manager, History())
+    if error is not None:
+        raise error
 
 
 def torchrun() -> NoReturn:
     """The entry point of the console script `elastic-torchrun`."""
     cli.entry_point(["run", *sys.argv[1:]])
-
-
-def _run(argv: Sequence[str]) -> None:
-    manager, reading = cli.read_run(argv)
-    error = cli.run_job(reading, manager, History())
-    if error is not None:
-        raise error
 
 
 class _Default(str):

@@ -5,7 +5,6 @@ A check that fails raises `InvalidPlugin` before any part of the plugin is used.
 
 from __future__ import annotations
 
-import inspect
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,25 +27,22 @@ COMMANDS = ("run", "explain", "plugins", "status", "drain", "stop", "serve")
 
 def check_hooks(plugin: object, pluggy_manager: pluggy.PluginManager, known: Collection[str]) -> None:
     """Raise InvalidPlugin for a class, an unknown hook, a hook wrapper, or an unmarked hook."""
-    if inspect.isclass(plugin):
+    if isinstance(plugin, type):
         raise InvalidPlugin(f"expected a module or an object, found the class {plugin.__name__}; export an instance")
-    problems = list(_hook_problems(plugin, pluggy_manager, known))
-    if problems:
-        raise InvalidPlugin("; ".join(problems))
-
-
-def _hook_problems(plugin: object, pluggy_manager: pluggy.PluginManager, known: Collection[str]) -> Iterator[str]:
+    problems = []
     for attribute in dir(plugin):
         options = pluggy_manager.parse_hookimpl_opts(plugin, attribute)
         if options is None:
             if attribute in known:
-                yield f"{attribute} is not marked; write @hookimpl above it"
+                problems.append(f"{attribute} is not marked; write @hookimpl above it")
             continue
         hook = options.get("specname") or attribute
         if hook not in known and not options.get("optionalhook"):
-            yield f"unknown hook {hook!r}{did_you_mean(hook, known)}"
+            problems.append(f"unknown hook {hook!r}{did_you_mean(hook, known)}")
         if options.get("wrapper") or options.get("hookwrapper"):
-            yield f"{hook} is a hook wrapper, which is not supported; write a plain function"
+            problems.append(f"{hook} is a hook wrapper, which is not supported; write a plain function")
+    if problems:
+        raise InvalidPlugin("; ".join(problems))
 
 
 def checked(hook: str, returned: Any, expected: type[T]) -> list[T]:
