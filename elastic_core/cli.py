@@ -379,7 +379,7 @@ def _configure_log(log_format: str, level: str, manager: PluginManager, left_out
     log.configure("json" if log_format == "json" else "human", level)
     logger = log.get_logger()
     for problem in left_out:
-        logger.warning("setting left out", origin=problem.origin, reason=problem.message)
+        logger.warning("setting ignored", origin=problem.origin, reason=problem.message)
     for failure in manager.failures:  # not an error, because the run may not need the plugin
         logger.warning("plugin failed", **failure.source.as_dict(), reason=failure.reason)
     for reason in manager.about_unknown_blocks():

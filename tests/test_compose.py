@@ -474,7 +474,7 @@ def test_temporary_log_folder_is_logged(values, plugin, capsys, tmp_path, monkey
         log.configure(level="warning")
     (folder,) = tmp_path.glob("elastic-logs-*")
     assert any(path.is_file() for path in folder.rglob("*"))
-    assert f"log directory made: path={folder}" in capsys.readouterr().err
+    assert f"log directory created: path={folder}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ class StateStore:
             values = {} if found is None else _decoded(found[0])
         except RendezvousStateError as error:
             if self._is_ours and replaces and found is not None:
-                get_logger().warning("store spoilt", reason=str(error))
+                get_logger().warning("store overwritten", reason=str(error))
                 self._backend.set_state(_encoded({}, secrets.token_hex(8)), found[1])
             raise
         self._is_ours = True

@@ -121,7 +121,7 @@ def _log_dir(settings: Settings, stack: contextlib.ExitStack) -> Path | None:
         return settings.log_dir
     folder = Path(tempfile.mkdtemp(prefix="elastic-logs-"))
     stack.callback(_remove_if_empty, folder)
-    get_logger().info("log directory made", path=str(folder), reason="log files were requested without --log-dir")
+    get_logger().info("log directory created", path=str(folder), reason="log files were requested without --log-dir")
     return folder
 
 

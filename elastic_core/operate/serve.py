@@ -34,7 +34,7 @@ def serve(server: StoreServer) -> None:
         try:
             get_logger().info("store served", endpoint=server.endpoint)
             received = _next(signals)
-            get_logger().info("store served no more", signal=received.name)
+            get_logger().info("store closed", signal=received.name)
         finally:
             server.stop()
 

@@ -391,7 +391,7 @@ class Operations:
             reason = f"expected the entry of {key!r}, found that of {entry.key!r}"
         except RendezvousStateError as error:
             reason = str(error)
-        get_logger().warning("entry not readable", node=key, reason=reason)
+        get_logger().warning("entry unreadable", node=key, reason=reason)
         return None
 
 

@@ -141,7 +141,7 @@ class Pointer:
             if not pointed:
                 self._check_other_state(connection, Versions(keys, self._seal, observes=True))
         except Exception as error:  # noqa: BLE001 - that store has stopped or is corrupt, so try again later
-            get_logger().debug("store not pointed at", endpoint=connection.where, reason=str(error))
+            get_logger().debug("endpoint does not redirect", endpoint=connection.where, reason=str(error))
 
     def _check_other_state(self, connection: StoreConnection, versions: Versions) -> None:
         reason = "this store's nodes are joining the nodes at the endpoint"

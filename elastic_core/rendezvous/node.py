@@ -356,7 +356,7 @@ class Node:
             self._answers = False
             led, self.election = self.election.leading, self.election.failed(now)
             if led and not self.election.leading:
-                self._note("warning", "leads no more", reason=f"{type(error).__name__}: {error}")
+                self._note("warning", "no longer leader", reason=f"{type(error).__name__}: {error}")
 
     def _request_failed(self, error: Exception, outage: bool, now: Instant) -> None:
         """Retry requests during an outage. A request that fails for another reason is dropped after a failure timeout,
@@ -408,7 +408,7 @@ class Node:
             self._adopt_state(State(), token, now)
         elif remedy in (Remedy.PUT_BACK, Remedy.CHALLENGE):
             if first and remedy is Remedy.PUT_BACK:
-                self._note("warning", "state spoilt", reason=found.reason)
+                self._note("warning", "state overwritten", reason=found.reason)
             self.token, self._to_give_back = token, (self.state or State(), token)
         else:
             if remedy is Remedy.REFUSE:
@@ -528,7 +528,7 @@ class Node:
         self._roster_stale = True
         election, place = self.election, self._place
         if election.stepping_in and operation.leading:
-            self._note("info", "leads now", reason=election.stepping_in)
+            self._note("info", "became leader", reason=election.stepping_in)
             self.election = election.counted(count, now, place).leads()
             return
         self._beats += 1

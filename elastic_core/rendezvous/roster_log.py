@@ -330,7 +330,7 @@ class RosterLog:
         try:
             record = self._record(slot, value)
         except ValueError as error:
-            get_logger().warning("entry not readable", node=self._keys.slot(slot), reason=str(error))
+            get_logger().warning("entry unreadable", node=self._keys.slot(slot), reason=str(error))
             return
         if record is None:
             return

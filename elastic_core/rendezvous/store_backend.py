@@ -449,7 +449,7 @@ class StoreBackend(RosterBackend):
     def _leave(self, store: Store, epoch: _Epoch, found: str) -> None:
         """Make all nodes leave the epoch, because something else has overwritten its data."""
         if not self._observes:
-            get_logger().warning("store spoilt", reason=found)
+            get_logger().warning("store overwritten", reason=found)
             self._begin_epoch(store, epoch)
 
     def _begin_epoch(self, store: Store, after: _Epoch) -> None:

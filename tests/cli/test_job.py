@@ -225,5 +225,5 @@ def test_serve_runs_until_sigterm(capfd, nodes, size):
     output = capfd.readouterr()
     assert output.out == f"stopped, sized for {size}\n"
     events = [json.loads(line) for line in output.err.splitlines()]
-    assert [event["event"] for event in events] == ["store served", "store served no more"]
+    assert [event["event"] for event in events] == ["store served", "store closed"]
     assert (events[0]["endpoint"], events[1]["signal"]) == ("h:1", "SIGTERM")

@@ -73,7 +73,7 @@ def test_no_line_logs_what_is_not_on_the_list():
     texts = {each.value for value in given for each in ast.walk(value) if isinstance(each, ast.Constant)}
     names = {text for text in texts if isinstance(text, str)}
     assert names - set(EVENTS) == set()
-    assert {"round formed", "leads now", "observer failed"} <= names  # by a logger, and by others that take one
+    assert {"round formed", "became leader", "observer failed"} <= names  # by a logger, and by others that take one
 
 
 def test_every_log_event_is_used():

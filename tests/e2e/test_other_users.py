@@ -55,7 +55,7 @@ def test_foreign_config_file_is_ignored(job, shared, precious):
     assert (done.code, done.out) == (0, "trained\n")
     assert precious.read_text() == PRECIOUS
     events = [json.loads(line) for line in done.err.splitlines()]
-    (event,) = (event for event in events if event["event"] == "setting left out")
+    (event,) = (event for event in events if event["event"] == "setting ignored")
     assert event["origin"] == str(shared / "elastic.toml")
     assert f"{shared}/elastic.toml belongs to user nobody" in event["reason"]
     shown = job.finish(job.start("explain", "train.py"))

@@ -195,7 +195,7 @@ def test_overwritten_state_is_repaired(job):
     agent = job.agent("a", "--nnodes=1", "--max-restarts=3")
     first = job.round(1)
     write_state(job.port, b"spoilt")
-    agent.says("state spoilt")
+    agent.says("state overwritten")
     assert agent.runs
     kill(first.pid("a"))
     job.round(1, after=first)

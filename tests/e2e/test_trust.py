@@ -174,7 +174,7 @@ def test_invalid_entry_is_ignored(job, address):
     entry = encoded_entry(Entry("evil/1", "evil", "evil", address, 4711))
     stranger.store.set(keys.beats(slot, "evil/1"), "1")
     stranger.store.set(keys.slot(slot), b"%d evil/1 " % slot + entry)
-    eventually(lambda: any("entry not readable" in agent.err for agent in agents), "one to say so")
+    eventually(lambda: any("entry unreadable" in agent.err for agent in agents), "one to say so")
     assert [found.port for found in job.rounds()] == [first.port]
     job.end()
     assert [agent.code() for agent in agents] == [0, 0]

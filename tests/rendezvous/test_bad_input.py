@@ -102,7 +102,7 @@ def test_unreadable_state_during_a_round_is_repaired(job, value, capsys):
     for name in "ab":
         job.handlers[name].report_failure(failure())
     assert {info.formed.number for info in job.form("ab")} == {2}
-    assert capsys.readouterr().err.count("state spoilt") <= 2  # once per node
+    assert capsys.readouterr().err.count("state overwritten") <= 2  # once per node
 
 
 # -- entries and the roster log
@@ -117,6 +117,6 @@ def test_unreadable_entries_are_logged_once_and_skipped(job, capsys):
         assert {info.world_size for info in infos} == {2}
         for name in "ab":
             job.handlers[name].report_failure(failure())
-    logged = [line for line in capsys.readouterr().err.splitlines() if "entry not readable" in line]
+    logged = [line for line in capsys.readouterr().err.splitlines() if "entry unreadable" in line]
     assert len({line.partition(" ")[2] for line in logged}) == len(NONSENSE) + 1
     assert len(logged) <= 2 * (len(NONSENSE) + 1)  # once per node that read the roster

@@ -295,8 +295,8 @@ def test_leader_that_cannot_work_is_replaced(start, capsys):
     other.member()
     one.backend.blind = True
     eventually(lambda: other.leads and not one.leads)
-    logged = eventually_logged(capsys, "leads no more")
-    assert logged.count("leads no more") == 1 and "a fault of this backend" in logged
+    logged = eventually_logged(capsys, "no longer leader")
+    assert logged.count("no longer leader") == 1 and "a fault of this backend" in logged
     eventually(lambda: one.backend.calls["beat"] > 3)
     assert other.round == 1  # a node that cannot lead is still a member
 

@@ -559,7 +559,7 @@ def test_leader_without_roster_yields_leadership(pair):
     leader.faults[ReadRoster] = RuntimeError("no roster today")
     together(pair, 3 * WINDOW)
     assert [one.node.election.leading for one in pair] == [False, True]
-    assert "leads no more" in leader.notes
+    assert "no longer leader" in leader.notes
 
 
 def test_leader_that_cannot_write_yields_leadership(pair):

@@ -373,7 +373,7 @@ def test_foreign_slot_is_logged_once_and_skipped(place, capsys):
     backend = place.backend()
     backend.announce("a/1", b"1")
     assert shown(backend) == shown(backend) == [("a/1", b"1")]
-    assert capsys.readouterr().err.count("entry not readable") == 1
+    assert capsys.readouterr().err.count("entry unreadable") == 1
 
 
 @pytest.mark.parametrize("value", [b"", b"x", b"-", b"1", b"1 ", b"x a/1", b"9" * 19 + b" a/1", b"1 \xff entry"])

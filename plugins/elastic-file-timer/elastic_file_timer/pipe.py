@@ -130,7 +130,7 @@ class TimerPipe:
             self._make()
         except OSError as error:
             return f"the pipe {self.path} was removed and cannot be created again: {error.strerror or error}"
-        get_logger().warning("timer pipe made again", path=str(self.path))
+        get_logger().warning("timer pipe recreated", path=str(self.path))
         return ""
 
 

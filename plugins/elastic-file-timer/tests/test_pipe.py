@@ -191,7 +191,7 @@ def test_removed_pipe_is_recreated_and_both_are_read(make_pipe, tmp_path, logged
     early.acquire("early", FAR)
     pipe.path.unlink()
     assert pipe.look() == ""
-    assert [entry["event"] for entry in logged()] == ["timer pipe made again"]
+    assert [entry["event"] for entry in logged()] == ["timer pipe recreated"]
     assert mode(pipe.path) == 0o600
     late = FileTimerClient(pipe.path)
     late.acquire("late", FAR)
