@@ -364,7 +364,7 @@ def host_told_to_go() -> None:
 
     def around(obstacle: Any) -> Any:
         def gives_up(self: Any, now: Any) -> Any:
-            since, window = self.connection.silent_since(self._asked_at), self.settings.failure_timeout
+            since, window = self.connection.since, self.settings.failure_timeout
             if self.membership.joins and self.membership.round and since is not None and now - since > window:
                 return messages.no_answer(self.connection.outage, self.fault, window)
             return obstacle(self, now)

@@ -32,11 +32,11 @@ _LATE = 0.5  # intervals; a node that checks a deadline this much too late was s
 
 @dataclass(frozen=True)
 class Connection:
-    """The health of one connection. In all methods, `asked` is the time at which the unanswered operation began, or
-    None if no operation is unanswered.
+    """The health of one connection.
 
     Args:
-        since: when the first failed attempt after the last answer began; None if the last attempt was answered.
+        asked: when the unanswered operation began; None if no operation is unanswered.
+        since: when the first attempt after the last answer began; None if no answer is missing.
         outage: why the store was last unreachable; reset to None when the node has nothing left to do.
         failures: how many attempts have failed since the node last had nothing left to do.
         retry_at: when the next attempt is due; None while attempts succeed.
@@ -46,6 +46,7 @@ class Connection:
     """
 
     settings: RendezvousSettings
+    asked: Instant | None = None
     since: Instant | None = None
     outage: Exception | None = None
     failures: int = 0
@@ -54,30 +55,35 @@ class Connection:
     away_at: Instant | None = None
     extended: Instant | None = None
 
-    def was_outage(self, asked: Instant, now: Instant) -> bool:
-        """Return whether an answer that arrives now shows that the store was unavailable or this node was suspended."""
-        return self.outage is not None or self._slept(asked, now)
+    def began(self, now: Instant) -> Connection:
+        """Record that an operation begins."""
+        return replace(self, asked=now, since=now if self.since is None else self.since)
 
-    def _slept(self, asked: Instant, now: Instant) -> bool:
+    def was_outage(self, now: Instant) -> bool:
+        """Return whether an answer that arrives now shows that the store was unavailable or this node was suspended."""
+        return self.outage is not None or self._slept(now)
+
+    def _slept(self, now: Instant) -> bool:
         """Return whether the answer took so long that the store was unavailable or this node was suspended. Only one
         slow answer per failure timeout is treated in this way, because a store that is always slow is still
         available."""
         timeout = self.settings.failure_timeout
         lately = self.away_at is not None and now - self.away_at < timeout
-        return now - asked > _SLOW * timeout and not lately
+        return self.asked is not None and now - self.asked > _SLOW * timeout and not lately
 
-    def answered(self, asked: Instant, now: Instant) -> Connection:
+    def answered(self, now: Instant) -> Connection:
         """Record that the store has answered the operation. Other operations may still fail."""
-        away_at = now if self._slept(asked, now) else self.away_at
-        return replace(self, since=None, retry_at=None, extended=None, away_at=away_at)
+        away_at = now if self._slept(now) else self.away_at
+        return replace(self, asked=None, since=None, retry_at=None, extended=None, away_at=away_at)
 
-    def failed(self, asked: Instant, outage: Exception | None, now: Instant) -> Connection:
+    def failed(self, outage: Exception | None, now: Instant) -> Connection:
         """Record that the operation has failed. `outage` is the error if the store was unreachable. Any other fault is
         treated as a possible outage, because a third-party backend may raise its own errors."""
         failures = self.failures + 1
         return replace(
             self,
-            since=asked if self.since is None else self.since,
+            asked=None,
+            since=now if self.since is None else self.since,
             outage=outage or self.outage,
             failures=failures,
             retry_at=later(now, _PAUSES.pause(failures)),
@@ -95,29 +101,23 @@ class Connection:
         """Make the next attempt due now, because the agent has asked for something."""
         return replace(self, retry_at=None) if self.retry_at is not None else self
 
-    def silent_since(self, asked: Instant | None) -> Instant | None:
-        """Return the time at which the node began to wait for an answer, or None if it is not waiting."""
-        return asked if self.since is None else self.since
-
-    def should_log(self, asked: Instant | None, now: Instant) -> bool:
+    def should_log(self, now: Instant) -> bool:
         """Return whether to log the outage now. Each outage is logged once, after the heartbeat timeout."""
-        since = self.silent_since(asked)
-        return since is not None and now - since >= self._patience and not self.logged
+        return self.since is not None and now - self.since >= self._patience and not self.logged
 
-    def next_look(self, asked: Instant | None, now: Instant) -> Instant:
+    def next_look(self, now: Instant) -> Instant:
         """Return the time of the next check for an outage. The thread that calls the store may hang."""
-        since = self.silent_since(asked)
+        since = self.since
         return later(now if since is None or now - since >= self._patience else since, self._patience)
 
     @property
     def _patience(self) -> Duration:
         return self.settings.timeout.heartbeat.total_seconds()
 
-    def fence_at(self, asked: Instant | None, grace: Duration, now: Instant) -> Instant:
+    def fence_at(self, grace: Duration, now: Instant) -> Instant:
         """Return the time at which this node stops its workers unless the store answers. For `grace`, see
         `RosterBackend`."""
-        since = self.silent_since(asked)
-        due = self._due(now if since is None else since, grace)
+        due = self._due(now if self.since is None else self.since, grace)
         return due if self.extended is None else max(due, self.extended)
 
     def _due(self, since: Instant, grace: Duration) -> Instant:
@@ -125,11 +125,10 @@ class Connection:
         than `since`."""
         return later(since, self.settings.failure_timeout + grace - self.settings.keep_alive_interval)
 
-    def fenced(self, asked: Instant | None, grace: Duration, now: Instant) -> tuple[Connection, bool]:
+    def fenced(self, grace: Duration, now: Instant) -> tuple[Connection, bool]:
         """Return the new health, and whether the node must stop its workers because it has been unable to reach the
         store for too long. A process that was suspended could not receive an answer, so it gets one more interval."""
-        since = self.silent_since(asked)
-        due = None if since is None else self._due(since, grace)
+        due = None if self.since is None else self._due(self.since, grace)
         if due is None or now < due:
             return self if self.extended is None else replace(self, extended=None), False
         if self.extended is not None:

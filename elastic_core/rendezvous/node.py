@@ -134,7 +134,6 @@ class Node:
         self._settled: tuple[tuple[Request, Exception | None], ...] = ()
         # The current operation, and faults.
         self._asked: Operation | None = None
-        self._asked_at: Instant | None = None
         self._asked_for = ""
         self._answers = False
         self.connection = Connection(settings)
@@ -309,9 +308,9 @@ class Node:
 
     def answered(self, answer: Any, now: Instant) -> None:
         """Process the answer to the operation that `next` returned; see `effects`."""
-        operation, asked = self._end_operation(now)
-        away, silent = self.connection.was_outage(asked, now), self.connection.silent_since(asked)
-        self.connection = self.connection.answered(asked, now)
+        operation, self._asked = self._asked, None
+        away, silent = self.connection.was_outage(now), self.connection.since
+        self.connection = self.connection.answered(now)
         if away:
             self._expect_all_back(now)
             if self._enough is not None:  # members could not rejoin in the meantime, so they get the same time again
@@ -336,11 +335,11 @@ class Node:
     def broke(self, error: Exception, now: Instant) -> None:
         """Process the failure of the operation that `next` returned. After a failure, everything that the node has read
         may be out of date."""
-        _, asked = self._end_operation(now)
+        self._asked = None
         self._state_stale = self._roster_stale = True
         self._looks, self._looking = (*self._looking, *self._looks), ()
         if isinstance(error, EntryDroppedError):
-            self.connection = self.connection.answered(asked, now)
+            self.connection = self.connection.answered(now)
             self._come_back(now)
             return
         outage = error if isinstance(error, RendezvousConnectionError) else None
@@ -349,7 +348,7 @@ class Node:
         else:
             self._unregister()  # by the time that the store answers again, it may have lost its data
             self._extend_join(now)
-        self.connection = self.connection.failed(asked, outage, now)
+        self.connection = self.connection.failed(outage, now)
         if self._asked_for == "request":
             self._request_failed(error, outage is not None, now)
         if self._asked_for == "work" and self._answers:
@@ -417,7 +416,7 @@ class Node:
 
     def _look_again(self, now: Instant) -> None:
         self._state_stale = True
-        self.connection = self.connection.failed(now, None, now)
+        self.connection = self.connection.failed(None, now)
 
     def _adopt_state(self, state: State, token: Token | None, now: Instant) -> None:
         """Adopt the state in the store. Afterwards, the node has to read the roster again, because a roster that was
@@ -588,13 +587,8 @@ class Node:
             if self.connection.retry_at is None and not self._requests:  # nothing is left to do
                 self._all_is_well()
             return self._rest(now)
-        self._asked, self._asked_at = operation, now
+        self._asked, self.connection = operation, self.connection.began(now)
         return operation
-
-    def _end_operation(self, now: Instant) -> tuple[Operation | None, Instant]:
-        taken = self._asked, now if self._asked_at is None else self._asked_at
-        self._asked = self._asked_at = None
-        return taken
 
     def _all_is_well(self) -> None:
         if self.connection.logged:
@@ -848,7 +842,7 @@ class Node:
             return min(self.membership.join_by, self.membership.contact_by)
         if not self._waits:
             return self.membership.join_by
-        silent = self.connection.silent_since(self._asked_at)
+        silent = self.connection.since
         return None if silent is None else later(silent, self.settings.timeout.join.total_seconds())
 
     @property
@@ -862,8 +856,8 @@ class Node:
             return None
         found = verdict(self.state, self.key, self.membership.round)
         if found is None:
-            since = self.connection.silent_since(self._asked_at)
-            self.connection, cut_off = self.connection.fenced(self._asked_at, grace, now)
+            since = self.connection.since
+            self.connection, cut_off = self.connection.fenced(grace, now)
             if cut_off and since is not None:
                 found = messages.fenced(now - since, self.settings.failure_timeout, self.connection.outage)
                 self.membership = replace(self.membership, cut_off=True)
@@ -915,16 +909,16 @@ class Node:
 
     def notice(self, now: Instant) -> Instant:
         """Log an outage that has lasted for a while, even if an attempt hangs. Returns the time of the next call."""
-        since = self.connection.silent_since(self._asked_at)
-        if since is not None and self.connection.should_log(since, now):
+        since = self.connection.since
+        if since is not None and self.connection.should_log(now):
             reason = str(self.connection.outage or "it does not answer")
             self._note("warning", "store out of reach", seconds=round(now - since, 1), reason=reason)
             self.connection = replace(self.connection, logged=True)
-        return self.connection.next_look(since, now)
+        return self.connection.next_look(now)
 
     def fence_at(self, now: Instant, grace: Duration) -> Instant:
         """Return the time at which the node stops its workers if the store does not answer."""
-        return self.connection.fence_at(self._asked_at, grace, now)
+        return self.connection.fence_at(grace, now)
 
     def stop_by(self, now: Instant, grace: Duration) -> Instant | None:
         """Return the time by which the last round's workers must have ended, or None if there is no limit. There is no

@@ -156,7 +156,7 @@ class Sameness:
         """How attributes are reduced that are not compared as they are."""
         out = dict.fromkeys(_OUT, _left_out)
         due = dict.fromkeys(_DUE, _due)
-        ages = dict.fromkeys(("_asked_at", "since", "vacant_since", "away_at"), self._age)
+        ages = dict.fromkeys(("since", "vacant_since", "away_at"), self._age)
         return {
             **out,
             **due,
@@ -180,6 +180,7 @@ class Sameness:
             "election": self._plain,
             "membership": self._plain,
             "connection": self._plain,
+            "Connection.asked": self._age,
             "counters": self._counters,
             "counter": lambda counter, view: counter and self._counter(counter, view.store.lead, view),
             "roster": self._roster,

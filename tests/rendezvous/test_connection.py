@@ -19,24 +19,28 @@ def well():
 
 def failing(connection, times):
     for now in times:
-        connection = connection.failed(Instant(now), OUTAGE, Instant(now))
+        connection = connection.began(Instant(now)).failed(OUTAGE, Instant(now))
     return connection
 
 
-def answered(connection):
-    return connection.answered(Instant(20.0), Instant(20.1))
+def answered(connection, asked=20.0, at=20.1):
+    return connection.began(Instant(asked)).answered(Instant(at))
+
+
+def was_outage(connection, asked, at):
+    return connection.began(Instant(asked)).was_outage(Instant(at))
 
 
 def test_silence_begins_with_the_pending_operation(well):
-    assert well.silent_since(None) is None
-    assert well.silent_since(Instant(1.0)) == 1.0
-    assert well.answered(Instant(1.0), Instant(1.1)) == well
+    assert well.since is None
+    assert well.began(Instant(1.0)).since == 1.0
+    assert answered(well, 1.0, 1.1) == well
 
 
 def test_outage_begins_with_the_first_failed_attempt(well):
     away = failing(well, [10.0, 11.0, 12.0])
-    assert away.silent_since(None) == away.silent_since(Instant(13.0)) == 10.0
-    assert answered(away).silent_since(None) is None
+    assert away.since == away.began(Instant(13.0)).since == 10.0
+    assert answered(away).since is None
 
 
 def test_pauses_between_attempts_grow(well):
@@ -56,44 +60,44 @@ def test_fault_is_forgotten_when_no_work_is_left(well):
 
 
 def test_slow_answer_means_an_outage(well):
-    assert not well.was_outage(Instant(0.0), Instant(0.9))
-    assert well.was_outage(Instant(0.0), Instant(1.1))
-    assert failing(well, [0.0]).was_outage(Instant(5.0), Instant(5.0))
+    assert not was_outage(well, 0.0, 0.9)
+    assert was_outage(well, 0.0, 1.1)
+    assert was_outage(failing(well, [0.0]), 5.0, 5.0)
 
 
 def test_repeated_slow_answers_are_one_outage_per_timeout(well):
     """Otherwise a node whose answers are always slow would never consider a peer lost."""
-    slow = well.answered(Instant(0.0), Instant(1.1))
-    assert not slow.was_outage(Instant(1.1), Instant(2.2))
-    quick = slow.answered(Instant(1.1), Instant(1.2))
-    assert not quick.was_outage(Instant(1.2), Instant(2.3))
-    assert slow.answered(Instant(1.1), Instant(2.2)).was_outage(Instant(5.0), Instant(6.1))
+    slow = answered(well, 0.0, 1.1)
+    assert not was_outage(slow, 1.1, 2.2)
+    quick = answered(slow, 1.1, 1.2)
+    assert not was_outage(quick, 1.2, 2.3)
+    assert was_outage(answered(slow, 1.1, 2.2), 5.0, 6.1)
 
 
 def test_outage_is_logged_after_the_heartbeat_timeout(well):
-    asked = Instant(10.0)
-    assert not well.should_log(asked, Instant(11.9))
-    assert well.should_log(asked, Instant(12.0))
-    assert well.next_look(asked, Instant(10.5)) == 12.0
-    assert well.next_look(asked, Instant(13.0)) == 15.0
-    assert well.next_look(None, Instant(20.0)) == 22.0
+    asked = well.began(Instant(10.0))
+    assert not asked.should_log(Instant(11.9))
+    assert asked.should_log(Instant(12.0))
+    assert asked.next_look(Instant(10.5)) == 12.0
+    assert asked.next_look(Instant(13.0)) == 15.0
+    assert well.next_look(Instant(20.0)) == 22.0
 
 
 def test_node_fences_one_heartbeat_before_its_timeout(well):
-    asked = Instant(10.0)
-    assert well.fence_at(asked, 0.0, Instant(11.0)) == 14.0
-    assert not well.fenced(asked, 0.0, Instant(13.9))[1]
-    assert well.fenced(asked, 0.0, Instant(14.0))[1]
-    assert not well.fenced(asked, 30.0, Instant(43.9))[1]
-    assert well.fenced(asked, 30.0, Instant(44.0))[1]
-    assert not well.fenced(None, 0.0, Instant(1000.0))[1]
+    asked = well.began(Instant(10.0))
+    assert asked.fence_at(0.0, Instant(11.0)) == 14.0
+    assert not asked.fenced(0.0, Instant(13.9))[1]
+    assert asked.fenced(0.0, Instant(14.0))[1]
+    assert not asked.fenced(30.0, Instant(43.9))[1]
+    assert asked.fenced(30.0, Instant(44.0))[1]
+    assert not well.fenced(0.0, Instant(1000.0))[1]
 
 
 def test_process_that_slept_gets_one_more_heartbeat(well):
-    asked = Instant(10.0)
-    slept, fenced = well.fenced(asked, 0.0, Instant(60.0))
+    asked = well.began(Instant(10.0))
+    slept, fenced = asked.fenced(0.0, Instant(60.0))
     assert not fenced
-    assert slept.fence_at(asked, 0.0, Instant(60.0)) == 61.0
-    assert not slept.fenced(asked, 0.0, Instant(60.9))[1]
-    assert slept.fenced(asked, 0.0, Instant(61.0))[1]
-    assert not answered(slept).fenced(None, 0.0, Instant(61.0))[1]
+    assert slept.fence_at(0.0, Instant(60.0)) == 61.0
+    assert not slept.fenced(0.0, Instant(60.9))[1]
+    assert slept.fenced(0.0, Instant(61.0))[1]
+    assert not answered(slept).fenced(0.0, Instant(61.0))[1]
