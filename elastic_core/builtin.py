@@ -3,7 +3,6 @@ policies."""
 
 from __future__ import annotations
 
-import re
 import threading
 from datetime import timedelta
 from functools import partial
@@ -20,6 +19,7 @@ from elastic_core.hooks.records import (
 from elastic_core.hooks.spec import hookimpl
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from elastic_core.support.addresses import without_brackets
+from elastic_core.text import natural_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -237,13 +237,7 @@ def keep(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
 def by_host(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     """Sort by host name, with node7 before node66. Machines with adjacent names are usually close in the network, so
     they become neighbors in a ring of ranks. A new node, which has no training state, may get rank 0."""
-    return sorted(candidates, key=lambda candidate: _natural(candidate.node.host))
-
-
-def _natural(name: str) -> list[tuple[str, int]]:
-    """Split the name into pairs of a string and the number that follows it."""
-    pairs = re.findall(r"([^0-9]*)([0-9]{0,18})", name)
-    return [(text, int(number or -1)) for text, number in pairs]
+    return sorted(candidates, key=lambda candidate: natural_order(candidate.node.host))
 
 
 @hookimpl

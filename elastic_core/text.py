@@ -1,4 +1,4 @@
-"""Parses Booleans and names that users write, suggests names for misspelled ones, and escapes untrusted text."""
+"""Parses Booleans and names that users write, suggests and sorts names, and escapes untrusted text."""
 
 from __future__ import annotations
 
@@ -61,6 +61,12 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
 def normalised(name: str) -> str:
     """Normalize a name as package indexes do: in lower case, with one `-` for each run of `-`, `_` and `.`."""
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
+
+
+def natural_order(name: str) -> list[tuple[str, int]]:
+    """Return a sort key that puts node7 before node66: the name in pairs of a string and the number that follows it."""
+    pairs = re.findall(r"([^0-9]*)([0-9]{0,18})", name)
+    return [(text, int(number or -1)) for text, number in pairs]
 
 
 def printable(text: str) -> str:

@@ -3,11 +3,11 @@ round's members. All functions are pure."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.interfaces.node import Candidate
+from elastic_core.text import natural_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from elastic_core.clock import Instant
     from elastic_core.interfaces.node import RankPolicy
     from elastic_core.rendezvous.model import Entry, State
-
-_DIGITS = "0123456789"
-_NUMBERS = re.compile(r"([0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ def ordered(entries: Sequence[Entry], before: Sequence[str]) -> list[Entry]:
     """
     by_key = {entry.key: entry for entry in entries}
     survivors = set(before) & set(by_key)
-    newcomers = iter(sorted((e for e in entries if e.key not in survivors), key=lambda e: natural(e.host)))
+    newcomers = iter(sorted((e for e in entries if e.key not in survivors), key=lambda e: natural_order(e.host)))
     places = _with_first([by_key.get(key) for key in before])
     order = [entry for place in places if (entry := place or next(newcomers, None)) is not None]
     return _with_hints([*order, *newcomers])
@@ -127,14 +124,3 @@ def _with_hints(order: Sequence[Entry]) -> list[Entry]:
     keys = {entry.key for entry in hinted.values()}
     others = iter([entry for entry in order if entry.key not in keys])
     return [hinted[rank] if rank in hinted else next(others) for rank in range(len(order))]
-
-
-def natural(name: str) -> list[tuple[int, int, str]]:
-    """Return a sort key that puts node7 before node66."""
-    return [_digits(part) if part[0] in _DIGITS else (1, 0, part) for part in _NUMBERS.split(name) if part]
-
-
-def _digits(part: str) -> tuple[int, int, str]:
-    """Return a sort key for a number of any size: its length without leading zeros, and its digits."""
-    digits = part.lstrip("0")
-    return 0, len(digits), digits
