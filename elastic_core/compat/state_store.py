@@ -121,7 +121,7 @@ class StateStore:
         except RendezvousStateError as error:
             if self._is_ours and replaces and found is not None:
                 get_logger().warning("store overwritten", reason=str(error))
-                self._backend.set_state(_encoded({}, secrets.token_hex(8)), found[1])
+                self._backend.set_state(_encoded({}), found[1])
             raise
         self._is_ours = True
         return values, None if found is None else found[1]
@@ -150,7 +150,7 @@ class StateStore:
             return changed
 
     def _put(self, values: Values, token: object) -> bool:
-        data = _encoded(values, secrets.token_hex(8))
+        data = _encoded(values)
         answer = self._backend.set_state(data, token)
         if answer is not None:
             return answer[2]
@@ -166,8 +166,9 @@ def _missing(values: Values, keys: Sequence[str]) -> list[str]:
     return [key for key in keys if key not in values]
 
 
-def _encoded(values: Values, serial: str) -> bytes:
-    """Encode the values. `serial` distinguishes two writes of the same values."""
+def _encoded(values: Values) -> bytes:
+    """Encode the values with a random serial, which distinguishes two writes of the same values."""
+    serial = secrets.token_hex(8)
     shown = {key: base64.b64encode(value).decode() for key, value in values.items()}
     return json.dumps({"version": _VERSION, "serial": serial, "values": shown}, separators=(",", ":")).encode("ascii")
 

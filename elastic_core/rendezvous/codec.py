@@ -215,7 +215,7 @@ def _items(values: Any) -> list[Any]:
 
 def _name(value: Any) -> str:
     text: str = _typed(value, str)
-    if len(text) > 2 * _LONGEST_NAME or not (text.isprintable() or not text):
+    if len(text) > 2 * _LONGEST_NAME or not text.isprintable():
         raise ValueError(f"expected at most {2 * _LONGEST_NAME} printable characters, found {_shown(text)}")
     return text
 

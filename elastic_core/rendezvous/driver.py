@@ -173,8 +173,7 @@ class Driver:
         try:
             call.result(self._patience.closing)
         except CallTimeout:
-            bound = f"{self._patience.closing:g} s"
-            reason = f"the backend did not close within {bound}"
+            reason = f"the backend did not close within {self._patience.closing:g} s"
             get_logger().warning("rendezvous fault", reason=reason)
             return False
         return True

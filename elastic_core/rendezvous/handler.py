@@ -410,9 +410,9 @@ def _checked(entry: Entry) -> Entry:
     return entry
 
 
-def anonymous_node(host: str = "") -> described.Node:
+def anonymous_node() -> described.Node:
     """Return the description of a node that is named after its host and process."""
-    host = host or socket.gethostname()
+    host = socket.gethostname()
     return described.Node(described.generated_name(host), host)
 
 

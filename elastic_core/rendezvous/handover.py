@@ -103,7 +103,8 @@ class Pointer:
 
     def __init__(self, mover: StoreMover, run_id: str, seal: Seal, where: str) -> None:
         self.overtaken_at = ""
-        self._mover, self._run_id, self._seal, self._where = mover, run_id, seal, where
+        self.where = where
+        self._mover, self._run_id, self._seal = mover, run_id, seal
         self._closed = threading.Event()
         self._pointing = threading.Lock()
         self._logged = False
@@ -114,10 +115,6 @@ class Pointer:
         self._closed.set()
         if self._pointing.acquire(timeout=_LAST):
             self._pointing.release()
-
-    def anew(self) -> Pointer:
-        """Return a new pointer to the same address, after `close`."""
-        return Pointer(self._mover, self._run_id, self._seal, self._where)
 
     def _keep(self) -> None:
         looks = 0
@@ -136,7 +133,7 @@ class Pointer:
         try:
             epoch = epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch()))
             keys = Keys(self._run_id, epoch)
-            pointed = point(connection.store, keys, self._seal, self._where)
+            pointed = point(connection.store, keys, self._seal, self.where)
             add(connection.store, keys.pointed, 1)
             if not pointed:
                 self._check_other_state(connection, Versions(keys, self._seal, observes=True))
@@ -158,7 +155,7 @@ class Pointer:
             reason = str(error)
         if not self._logged:
             self._logged = True
-            get_logger().warning("job split", endpoint=connection.where, moved=self._where, reason=reason)
+            get_logger().warning("job split", endpoint=connection.where, moved=self.where, reason=reason)
 
     def _rest(self, connections: Sequence[StoreConnection], pause: Duration) -> None:
         """Wait for `pause` seconds, or until the store at the first of these connections stops."""

@@ -279,12 +279,11 @@ def formed(
     """Return the state with the next round. The node that writes the state adds the round's identifier. `announced`
     lists the keys of all entries. Drained and refused nodes that have no entry are dropped. Drained members of the last
     round are always kept, because they may merely be cut off."""
-    taken = Seats.of(seats)
     return replace(
         state,
         round=RoundId(state.round.number + 1),
         open=True,
-        seats=taken,
+        seats=Seats.of(seats),
         gone=(),
         done=(),
         max_restarts=max_restarts,

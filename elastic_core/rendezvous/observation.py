@@ -182,11 +182,6 @@ class Observation:
             return False
         return counter.unchanged >= self.attempts - 1 and now - counter.since >= self.interval * self.attempts
 
-    def age(self, key: str, now: Instant) -> Duration | None:
-        """Return how many seconds ago the counter's current value was first seen, or None if there is no counter."""
-        counter = self.counters.get(key)
-        return None if counter is None else now - counter.since
-
     def knows_ended(self, key: str) -> Observation:
         """Record that the agent with this key has ended, even if it has just sent a heartbeat."""
         return replace(self, ended=self.ended | {key})
@@ -205,7 +200,7 @@ class Observation:
         patience = 2 * self.interval * self.attempts
         idle = [item.key for item in self.registrations if not (state.open and state.seated(item.key))]
         for key in idle:  # including one whose entry cannot be read
-            age = self.age(key, now) if self.late(key, now) else None
-            if age is not None and age >= patience:
+            counter = self.counters.get(key)
+            if counter is not None and now - counter.since >= patience and self.late(key, now):
                 return key
         return next((key for key in idle if key in self.ended and key not in state.busy), None)

@@ -41,9 +41,6 @@ class RendezvousHandlerRegistry:
         known = ", ".join(sorted(self._creators)) or "none"
         raise ValueError(f"expected a registered rendezvous backend ({known}), found {params.backend!r}")
 
-    def __contains__(self, backend: str) -> bool:
-        return backend in self._creators
-
 
 class _WithInstalled(RendezvousHandlerRegistry):
     def _unregistered(self, params: RendezvousParameters) -> RendezvousHandler:

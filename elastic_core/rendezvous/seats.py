@@ -91,12 +91,20 @@ class Seats(_Lazy[Seat]):
     @classmethod
     def of(cls, seats: Iterable[Seat]) -> Seats:
         """Return these seats, in the given order."""
-        return seats if isinstance(seats, Seats) else cls("".join(map(_line, seats)))
+        return cls("".join(map(_line, seats)))
 
     @classmethod
-    def checked(cls, text: str) -> Seats:
-        """Return the seats in an untrusted string. Raises ValueError if the string is malformed, two seats have the
-        same key, or there are too many seats."""
+    def unpacked(cls, data: bytes, longest: int) -> Seats:
+        """Return the seats from untrusted packed data. Raises ValueError if the data is invalid, the text is too long
+        or malformed, two seats have the same key, or there are too many seats."""
+        reader = zlib.decompressobj()
+        try:
+            unpacked = reader.decompress(data, longest)
+        except zlib.error as error:
+            raise ValueError(f"expected packed seats, found {data[:30]!r}: {error}") from error
+        if not reader.eof or reader.unused_data:
+            raise ValueError(f"expected complete packed seats of at most {longest} bytes")
+        text = unpacked.decode()
         if text.count("\n") > _MOST:  # a few bytes may decompress to millions of lines
             raise ValueError(f"more than {_MOST} members")
         keys = _KEYS.findall(text)
@@ -108,7 +116,7 @@ class Seats(_Lazy[Seat]):
         if len(ranks) != len(keys):
             raise ValueError("a member has two seats")
         seats = cls(text)
-        seats._ranks = ranks
+        seats._ranks, seats.packed = ranks, data
         return seats
 
     def __eq__(self, other: object) -> bool:
@@ -139,20 +147,6 @@ class Seats(_Lazy[Seat]):
     def packed(self) -> bytes:
         """The compressed text with a checksum. It takes only a few bytes per seat, because most seats are similar."""
         return zlib.compress(self.text.encode(), 1)
-
-    @classmethod
-    def unpacked(cls, data: bytes, longest: int) -> Seats:
-        """Return the seats from packed data. Raises ValueError if the data is invalid or the text is too long."""
-        reader = zlib.decompressobj()
-        try:
-            text = reader.decompress(data, longest)
-        except zlib.error as error:
-            raise ValueError(f"expected packed seats, found {data[:30]!r}: {error}") from error
-        if not reader.eof or reader.unused_data:
-            raise ValueError(f"expected complete packed seats of at most {longest} bytes")
-        seats = cls.checked(text.decode())
-        seats.packed = data
-        return seats
 
 
 NOBODY = Seats()

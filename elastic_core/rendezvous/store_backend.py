@@ -212,28 +212,27 @@ class StoreBackend(RosterBackend):
         return self._is_filled(epoch.keys.slot(log.cursor + more), timeout, epoch)
 
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
-        def ended(store: Store, epoch: _Epoch) -> tuple[str, set[str]] | None:
+        def ended(store: Store, epoch: _Epoch) -> tuple[str, set[str]]:
             own = set(epoch.log.own_keys)
             present = [item.key for item in epoch.log.read(store) if item.key not in own]
-            first = [key for key in heirs if key in present]
             if not present:
-                return None
+                return "", set()
+            first = [key for key in heirs if key in present]
             epoch.versions.freeze(store, [*first, *(key for key in present if key not in first)])
             return self._successor(store, epoch, timeout, stays=True), set(present)
 
         if self._mover is None or not self._connector.hosts:
             return False
-        pointer, found = self._pointer, None
+        pointer, where = self._pointer, ""
         if pointer is not None:
             pointer.close()  # so that an heir can take its port
         try:
-            found = self._use("handing over the store", ended)
+            where, present = self._use("handing over the store", ended)
         finally:
-            if pointer is not None and (found is None or not found[0]):
-                self._pointer = pointer.anew()
-        if found is None or not found[0]:
+            if pointer is not None and not where:
+                self._pointer = Pointer(self._mover, self._run_id, self._seal, pointer.where)
+        if not where:
             return False
-        where, present = found
         get_logger().info("store handed over", endpoint=where)
         self._move_to(where)
         self._await(present, later(self._clock.now(), timeout))

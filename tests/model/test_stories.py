@@ -10,7 +10,6 @@ from elastic_core.clock import Instant, SystemClock
 from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousStoreInfo
-from elastic_core.rendezvous import handler
 from elastic_core.rendezvous.driver import Driver
 from elastic_core.rendezvous.effects import WriteState
 from elastic_core.rendezvous.model import Entry
@@ -117,6 +116,6 @@ def test_agents_with_one_host_name_share_a_round():
     """Each agent has process id 1 in its container."""
     job = world(1, 3, count=0)
     for name in ("x", "y"):
-        job.join(name, called=handler.anonymous_node("box").name)
+        job.join(name, called=described.generated_name("box"))
     job.run(60)
     assert len(job.members()) == 2

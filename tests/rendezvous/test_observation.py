@@ -99,11 +99,7 @@ def test_lateness_after_outage_needs_two_more_looks():
 def test_missing_node_is_forgotten():
     seen = looked(watched(range(20)), {}, 20)
     assert not seen.late("a", Instant(21))
-    assert seen.age("a", Instant(21)) is None
-
-
-def test_age_of_last_heartbeat():
-    assert watched([3, 4, 5]).age("a", Instant(6.5)) == 3.5
+    assert "a" not in seen.counters
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 3.0), st.booleans()), max_size=60))
