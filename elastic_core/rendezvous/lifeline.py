@@ -47,7 +47,6 @@ class Lifeline:
         self._open = False
         self._changed = threading.Condition()
         self._seat: Seat | None = None
-        self._turn = self._taken = 0  # changes of the member to watch: all, and those that the thread has seen
         self._connection: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -83,7 +82,6 @@ class Lifeline:
             if seat == self._seat:
                 return
             self._seat = seat
-            self._turn += 1
             self._let_go()
             if self._thread is None and seat is not None:
                 thread = threading.Thread(target=self._run, name="rendezvous-lifeline", daemon=True)
@@ -95,7 +93,6 @@ class Lifeline:
         """Stop watching and listening. Idempotent."""
         with self._changed:
             self._closed, self._seat = True, None
-            self._turn += 1
             self._let_go()
         if self._own is not None:
             self._own.close()
@@ -117,22 +114,21 @@ class Lifeline:
 
     def _run(self) -> None:
         met = ""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._turn != self._taken or self._closed)
-                turn, seat = self._turn, self._seat
-                self._taken = turn
-                if self._closed:
-                    return
+        seat: Seat | None = None
+        while not self._closed:
             if seat is not None:
-                met = self._follow(seat, turn, met)
+                met = self._follow(seat, met)
+            with self._changed:
+                while self._seat is seat and not self._closed:
+                    self._changed.wait()
+                seat = self._seat
 
-    def _follow(self, seat: Seat, turn: int, met: str) -> str:
+    def _follow(self, seat: Seat, met: str) -> str:
         """Watch a member until its agent has ended, this agent gives up, or this agent has to watch another member.
         Returns the key of the last member to which this agent was connected."""
         for _ in range(_MOST_ENDS):
             try:
-                self._hold(seat, turn)
+                self._hold(seat)
                 met = seat.key
             except ConnectionRefusedError:
                 if met == seat.key:
@@ -140,11 +136,11 @@ class Lifeline:
                 break
             except OSError:
                 break
-            if self._turn != turn:
+            if self._seat is not seat:
                 break
         return met
 
-    def _hold(self, seat: Seat, turn: int) -> None:
+    def _hold(self, seat: Seat) -> None:
         """Connect to the member, and wait until the connection ends. Raises OSError if the attempt to connect fails."""
         address = resolve_host(seat.member.address, seat.lifeline)[0]
         with socket.socket(address.family, socket.SOCK_STREAM) as made:
@@ -153,7 +149,7 @@ class Lifeline:
             made.connect(address.sockaddr)
             made.settimeout(None)
             with self._changed:
-                if self._turn != turn:
+                if self._seat is not seat:
                     return
                 self._connection = made
             try:
