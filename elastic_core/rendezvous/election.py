@@ -1,9 +1,7 @@
 """Leader election from one node's point of view: which node runs `decide` for all nodes. All functions are pure.
 
-Safety does not depend on having a single leader; a single leader only limits the load on the store. The leader
-increments the leader counter with every heartbeat. The state determines the nodes' succession order. When the counter
-stops, the next node in that order takes the lead. Nodes further back in the order wait longer, so that the nodes do not
-all try at the same time.
+The leader increments the leader counter with every heartbeat. When the counter stops, the next node in the succession
+order takes the lead. Nodes further back in the order wait longer, so that the nodes do not all try at the same time.
 """
 
 from __future__ import annotations

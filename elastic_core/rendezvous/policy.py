@@ -1,19 +1,8 @@
 """The whole membership policy: one pure function that maps a node's view to the next step and the reason for it.
 
 Any node can safely run the function at any time, because a node writes the state by compare-and-swap against the state
-on which it based its decision. To limit the load on the store, only the leader runs it (see `election`).
-
-The policy, in order:
-
-- The job is closed: do nothing.
-- A round is running: end it when a member is lost, when a member is to be drained, or when nodes are waiting and there
-  is room for them. Close the job when all members are done. Record which members are done, so that they are never
-  considered lost. Once a member is done, admit no new nodes, because the job is ending.
-- No round is running: record members whose agents have ended. Form a round when `min_nodes` are ready and all surviving
-  members have rejoined or have had the time to do so. The round waits for a live member for as long as that member may
-  take to stop its workers, even if there are enough spares. A new job has no members yet, so it waits until the last
-  call is over or `max_nodes` are ready. Nodes that cannot reach each other do not share a round if enough nodes that
-  can reach each other remain.
+on which it based its decision. To limit the load on the store, only the leader runs it (see `election`). The table in
+`design/rendezvous.md` shows the whole policy.
 
 The module also decides whether the loss of a peer may have caused a failure (`is_certain`). This is a guess based on
 the text of the failure messages. The guess affects only two things: whether a failure may be exempt from the restart
