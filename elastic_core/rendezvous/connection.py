@@ -20,7 +20,7 @@ from elastic_core.clock import Backoff, later
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration, Instant
-    from elastic_core.rendezvous.effects import Unreadable
+    from elastic_core.interfaces.backend import ForeignStateError
     from elastic_core.rendezvous.model import State
     from elastic_core.rendezvous.settings import RendezvousSettings
 
@@ -167,7 +167,7 @@ class Repair:
     since: Instant | None = None
     challenges: int = 0
 
-    def sees(self, found: Unreadable, known: State | None, now: Instant) -> tuple[Repair, Remedy]:
+    def sees(self, found: ForeignStateError, known: State | None, now: Instant) -> tuple[Repair, Remedy]:
         """Return the new progress and the remedy for a node that knows the state `known` and has read `found`."""
         seen = replace(self, since=now if self.since is None else self.since)
         contested = found.others and found.secret

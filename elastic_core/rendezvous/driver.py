@@ -1,13 +1,5 @@
 """The driver, which performs the operations that a node requests and returns their outcomes. It decides nothing.
-
-The driver has up to three threads, each of which is started when it is first needed. The operating thread asks the node
-for the next operation and performs it, and rests when there is none. The other two threads are watchers, which wait for
-changes in the store: one for changes to the state, and one for changes to the roster. The roster watcher waits only
-while the node needs to know about such changes.
-
-One lock guards the node. No thread holds it during a store operation, so callers get an immediate answer even while the
-store hangs.
-"""
+`design/rendezvous.md` describes its three threads and its lock."""
 
 from __future__ import annotations
 
@@ -30,7 +22,6 @@ from elastic_core.rendezvous.effects import (
     ReadRoster,
     ReadState,
     Registration,
-    Unreadable,
     Withdraw,
     WriteState,
 )
@@ -85,7 +76,6 @@ class Driver:
         self._stopping = False
         self._woken = False
         self._resting = False
-        self._rests = 0
         self._logged: set[type[Exception]] = set()
         self._dropped = False
         drop_in_forks(self)
@@ -221,7 +211,6 @@ class Driver:
                 outcome(now)
             step = node.next(now, self._backend.vacant)
             if isinstance(step, Idle):
-                self._rests += 1
                 self._resting = True
                 self._rested.notify_all()
             notes, settled = node.pop_log_lines(), node.pop_settled()
@@ -282,7 +271,8 @@ class Driver:
         """Wait for a change in the store, and then until the operating thread rests again. Without the second wait, the
         backend would report the same change repeatedly. Returns True if the node failed to process the change."""
         with self._changed:
-            self._rested.wait_for(lambda: kind == _STATE or self._stopping or self._awaits_roster())
+            if kind == _ROSTER:  # each read of the roster affects which change to wait for
+                self._rested.wait_for(lambda: self._stopping or (self._is_at_rest() and self._node.wants_roster))
             before, token, lacking = self._known(kind), self._node.token, self._node.lacking
         if kind == _STATE:
             news = self._backend.wait_for_state(token, _LONGEST_WAIT)
@@ -293,14 +283,11 @@ class Driver:
         with self._changed:
             self._note_news(kind)
             self._wake()
-            rest = self._rests + 1
-            self._rested.wait_for(lambda: self._rests >= rest or self._stopping, _AFTER_ERROR)
+            self._rested.wait_for(lambda: self._stopping or self._is_at_rest(), _AFTER_ERROR)
             return self._known(kind) == before
 
-    def _awaits_roster(self) -> bool:
-        """Return whether to wait for changes to the roster. A watcher waits only while the node rests, because each
-        read of the roster affects which change to wait for."""
-        return self._resting and not self._woken and self._node.wants_roster
+    def _is_at_rest(self) -> bool:
+        return self._resting and not self._woken
 
     def _note_news(self, kind: str) -> None:
         with self._changed:
@@ -340,12 +327,7 @@ class Operations:
             if isinstance(operation, WriteState):
                 return self._written(operation)
         except ForeignStateError as error:
-            foreign_state = Unreadable(str(error), error.others, error.secret)
-            return (
-                (foreign_state, error.token)
-                if isinstance(operation, ReadState)
-                else (foreign_state, error.token, False)
-            )
+            return (error, error.token) if isinstance(operation, ReadState) else (error, error.token, False)
         if isinstance(operation, ReadRoster):
             return self._roster()
         if isinstance(operation, Announce):

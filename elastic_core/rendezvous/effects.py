@@ -23,22 +23,12 @@ class Registration(NamedTuple):
     beats: int | None = None
 
 
-@dataclass(frozen=True)
-class Unreadable:
-    """A value that is stored in place of the state. `others` is True if the value may be the state of nodes that have a
-    different secret or version of elastic-core. `secret` is True if this job has a secret."""
-
-    reason: str
-    others: bool
-    secret: bool = False
-
-
 # -- operations: the node asks for one at a time
 
 
 @dataclass(frozen=True)
 class ReadState:
-    """Read the state. The result is the state (None, a `State` or `Unreadable`) and its token."""
+    """Read the state. The result is the state (None, a `State` or a `ForeignStateError`) and its token."""
 
 
 @dataclass(frozen=True)

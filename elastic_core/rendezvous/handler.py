@@ -62,7 +62,6 @@ class DynamicRendezvousHandler(RoundHandler):
     Args:
         node: describes this node to other nodes.
         stores: provides each round's store.
-        incarnation: unique for each start of this node's agent (default: a random string).
         name: the name by which the backend was selected (default: the backend's own name).
         seal: signs what the node writes (default: nothing is signed).
 
@@ -77,7 +76,6 @@ class DynamicRendezvousHandler(RoundHandler):
         node: described.Node,
         stores: RoundStores,
         clock: Clock | None = None,
-        incarnation: str | None = None,
         patience: Patience = Patience(),
         name: str = "",
         seal: HmacSeal | None = None,
@@ -89,7 +87,7 @@ class DynamicRendezvousHandler(RoundHandler):
         self._seal = seal or HmacSeal(settings.run_id)
         self._backend = with_roster(backend, self._clock, seal=self._seal)
         self._settings = replace(settings, lease_ttl=self._backend.lease_ttl)
-        entry = _checked(Entry.of(node, f"{node.name}/{incarnation or secrets.token_hex(4)}"))
+        entry = _checked(Entry.of(node, f"{node.name}/{secrets.token_hex(4)}"))
         self._driver = Driver(Node(entry, self._settings), self._backend, self._clock, patience)
         self._lifeline = Lifeline(
             lambda: self._driver.ask(lambda node, now: node.neighbour),

@@ -8,10 +8,6 @@ threads or randomness. The driver passes the time on this machine's monotonic cl
 `next` returns one operation on the backend, or `Idle`. The node is level-triggered, not edge-triggered: it knows which
 entry should be stored and which requests it should carry out. After a lost answer, an outage or a refused write, it
 reads what is stored and continues from there.
-
-All changes happen in the class `Node`. The values and pure functions that it uses are in `connection` (whether the
-store answers), `election` (which node leads), `observation` (what the node sees of other nodes) and `policy`
-(membership).
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from elastic_core.errors import (
     RendezvousGracefulExitError,
     RendezvousStateError,
 )
-from elastic_core.interfaces.backend import EntryDroppedError
+from elastic_core.interfaces.backend import EntryDroppedError, ForeignStateError
 from elastic_core.rendezvous import messages, model
 from elastic_core.rendezvous.codec import bounded
 from elastic_core.rendezvous.connection import Connection, Remedy, Repair
@@ -42,7 +38,6 @@ from elastic_core.rendezvous.effects import (
     ReadState,
     RefreshRoster,
     Retire,
-    Unreadable,
     Withdraw,
     WriteState,
 )
@@ -373,12 +368,12 @@ class Node:
             self._note("warning", "rendezvous fault", trace, reason=f"{type(error).__name__}: {error}")
         self.fault = error
 
-    def _on_state_read(self, found: State | Unreadable | None, token: Token | None, now: Instant) -> None:
+    def _on_state_read(self, found: State | ForeignStateError | None, token: Token | None, now: Instant) -> None:
         """Process a state that was read. If it is older than the state that this node knows, the store has lost data.
         The first node that notices this writes back the state that it knows."""
         if self.state is not None and token == self.token:
             return
-        if isinstance(found, Unreadable):
+        if isinstance(found, ForeignStateError):
             self._pass_over(found, token, now)
             return
         if self.repair.distrusts(found, now):
@@ -399,7 +394,7 @@ class Node:
             self.seen = self.seen.all_back_by(later(now, self.settings.failure_timeout))
         self._adopt_state(state, token, now)
 
-    def _pass_over(self, found: Unreadable, token: Token | None, now: Instant) -> None:
+    def _pass_over(self, found: ForeignStateError, token: Token | None, now: Instant) -> None:
         """Handle a value that something else has written in place of the state; see `repair`."""
         first = self.repair.since is None
         self.repair, remedy = self.repair.sees(found, self.state, now)
@@ -407,11 +402,11 @@ class Node:
             self._adopt_state(State(), token, now)
         elif remedy in (Remedy.PUT_BACK, Remedy.CHALLENGE):
             if first and remedy is Remedy.PUT_BACK:
-                self._note("warning", "state overwritten", reason=found.reason)
+                self._note("warning", "state overwritten", reason=str(found))
             self.token, self._to_give_back = token, (self.state or State(), token)
         else:
             if remedy is Remedy.REFUSE:
-                self._log_fault(RendezvousStateError(found.reason))
+                self._log_fault(RendezvousStateError(str(found)))
             self._look_again(now)
 
     def _look_again(self, now: Instant) -> None:

@@ -7,13 +7,15 @@ from dataclasses import replace
 import pytest
 
 from elastic_core.clock import Instant
+from elastic_core.interfaces.backend import ForeignStateError
 from elastic_core.rendezvous.connection import Remedy, Repair
-from elastic_core.rendezvous.effects import Unreadable
 from elastic_core.rendezvous.model import RoundId, State
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
 AGREED, NEW = State(round=RoundId(3)), State()
-RUBBISH, OTHERS, OF_ANOTHER_SECRET = Unreadable("", False), Unreadable("", True), Unreadable("", True, secret=True)
+RUBBISH = ForeignStateError("", None, others=False)
+OTHERS = ForeignStateError("", None)
+OF_ANOTHER_SECRET = ForeignStateError("", None, secret=True)
 WELL = Repair(RendezvousSettings("job", 1, 2, RendezvousTimeout(), 1.0, 5))
 EARLY, LATE = Instant(104.9), Instant(105.0)
 SEEN = replace(WELL, since=Instant(100.0))
