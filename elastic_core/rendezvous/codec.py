@@ -75,13 +75,13 @@ _ENTRY_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "max_restarts": int,
     "labels": dict,
     "stop_timeout": (int, float),
-    "after": (list, tuple),
+    "after": list,
     "waits": bool,
-    "done": (list, tuple),
-    "reported": (list, tuple, type(None)),
-    "unreachable": (list, tuple),
+    "done": list,
+    "reported": (list, type(None)),
+    "unreachable": list,
     "lifeline": int,
-    "stop": (list, tuple, type(None)),
+    "stop": (list, type(None)),
 }
 _NAMES = ("key", "node", "host", "address", "role")
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from elastic_core.clock import SystemClock, later
+from elastic_core.clock import SystemClock, earliest, later
 from elastic_core.compat.state_store import with_roster
 from elastic_core.errors import ConfigurationError, Problem, RendezvousError
 from elastic_core.hooks.options import KEEP_ALIVE_INTERVAL, KEEP_ALIVE_MAX_ATTEMPT
@@ -197,10 +197,7 @@ class DynamicRendezvousHandler(RoundHandler):
                 raise obstacle
             return found(node)
 
-        def deadline(node: Node) -> Instant | None:
-            return min((at for at in (node.join_deadline, until) if at is not None), default=None)
-
-        return self._driver.wait(look, deadline)
+        return self._driver.wait(look, lambda node: earliest(node.join_deadline, until))
 
     def _unreachable(self) -> tuple[str, ...]:
         """Return the keys of the suspected members that this node cannot reach."""

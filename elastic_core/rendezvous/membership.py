@@ -33,16 +33,6 @@ class JoinStatus(enum.Enum):
     DRAINED = "drained"
     REFUSED = "refused"
 
-    @property
-    def is_final(self) -> bool:
-        """Whether the node can no longer join a round."""
-        return self in (JoinStatus.CLOSED, JoinStatus.DRAINED, JoinStatus.REFUSED)
-
-    @property
-    def waits_for_others(self) -> bool:
-        """Whether the node must wait, with no time limit, for the running round to end."""
-        return self in (JoinStatus.WAITING, JoinStatus.SPARE)
-
 
 def join_status(state: State, key: str, after: RoundId, max_nodes: int) -> JoinStatus:
     """Return the status of the node, which wants a round newer than `after`."""

@@ -269,7 +269,7 @@ class Node:
     def lost(self, key: str) -> None:
         """Record that the agent with this key and its workers have ended. This node reports the loss even if it does
         not lead."""
-        self.seen = self.seen.knows_ended(key)
+        self.seen = replace(self.seen, ended=self.seen.ended | {key})
         self._roster_stale = True
         self._hurry()
 
@@ -510,7 +510,7 @@ class Node:
 
     def _withdrawn(self, key: str) -> None:
         self._roster_stale = True
-        self.seen = self.seen.forgets(key)
+        self.seen = replace(self.seen, ended=self.seen.ended - {key})  # if the key returns, its agent is alive
         if key == self.key:
             self.registered = self._stored_before = None
             self._may_be_stored = False
@@ -817,7 +817,8 @@ class Node:
             return None
         if isinstance(self.fault, ElasticError):
             return self.fault
-        if member.joins and state is not None and self.join_status.is_final:
+        final = (JoinStatus.CLOSED, JoinStatus.DRAINED, JoinStatus.REFUSED)
+        if member.joins and state is not None and self.join_status in final:
             had, run_id = bool(member.round), self.settings.run_id
             return messages.no_place(state, self.join_status, self.key, run_id, member.was_closed, had)
         due = self.join_deadline
@@ -842,7 +843,9 @@ class Node:
 
     @property
     def _waits(self) -> bool:
-        return self.membership.joins and self.connection.outage is None and self.join_status.waits_for_others
+        """Whether the node must wait, with no time limit, for the running round to end."""
+        others_run = self.join_status in (JoinStatus.WAITING, JoinStatus.SPARE)
+        return self.membership.joins and self.connection.outage is None and others_run
 
     def verdict(self, now: Instant, grace: Duration = 0.0) -> Verdict | None:
         """Return why the node's round has ended for it, or None while the round is running. For `grace`, see

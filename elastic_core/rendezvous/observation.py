@@ -101,7 +101,9 @@ class Observation:
         leased = self.leased or any(item.beats is None for item in found)
         before = {item.key: item.entry for item in self.registrations}
         counters = {
-            i.key: Counter(i.beats, now) if i.entry != before.get(i.key) else self._counter(i.key, i.beats, now)
+            i.key: self.counters.get(i.key, Counter(i.beats, now)).seen(i.beats, now, self.interval)
+            if i.entry == before.get(i.key)
+            else Counter(i.beats, now)
             for i in found
             if i.beats is not None
         }
@@ -128,10 +130,6 @@ class Observation:
             for seen in self.roster
             if seen.entry.done == state.round and seen.entry.key in busy and seen.entry.key not in here
         )
-
-    def _counter(self, key: str, value: int, now: Instant) -> Counter:
-        before = self.counters.get(key)
-        return Counter(value, now) if before is None else before.seen(value, now, self.interval)
 
     def _with_absent(self, state: State, now: Instant) -> Observation:
         """Record which members are absent. If a member is newly absent, postpone `settled`, because other entries may
@@ -181,14 +179,6 @@ class Observation:
         if counter is None:
             return False
         return counter.unchanged >= self.attempts - 1 and now - counter.since >= self.interval * self.attempts
-
-    def knows_ended(self, key: str) -> Observation:
-        """Record that the agent with this key has ended, even if it has just sent a heartbeat."""
-        return replace(self, ended=self.ended | {key})
-
-    def forgets(self, key: str) -> Observation:
-        """Record that the entry with this key was withdrawn. If the key returns, its agent is alive."""
-        return replace(self, ended=self.ended - {key}) if key in self.ended else self
 
     def has_unreported(self, state: State) -> bool:
         """Return whether any agent that has ended is still alive according to the state, or still has an entry."""
