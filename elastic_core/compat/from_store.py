@@ -27,7 +27,6 @@ OUTAGE_GRACE = Option(
     least=0,
 )
 _PLACES = (("endpoint",), ("url",), ("path",), ("host", "port"))
-_NO_PORT = 0
 
 
 def record_of(store: StoreRecord) -> RendezvousBackendRecord:
@@ -106,7 +105,7 @@ def _endpoint(endpoint: str, place: tuple[str, ...] | None) -> dict[str, Any]:
     try:
         if place is None:
             raise ValueError("the store does not use an endpoint")
-        host, port = split_host_port(endpoint, _NO_PORT)
+        host, port = split_host_port(endpoint, 0)  # 0: no port
     except ValueError as error:
         raise ConfigurationError(
             Problem("--rdzv-endpoint", f"cannot use {endpoint!r} for the store: {error}")

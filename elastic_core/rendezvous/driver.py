@@ -261,11 +261,14 @@ class Driver:
         while not self._stopping:
             try:
                 useless = useless + 1 if self._wait_for_news(kind) else 0
-                self._pause(useless)
+                pauses = useless
             except Exception as error:  # noqa: BLE001 - without its watchers the node would miss changes
                 if not isinstance(error, RendezvousError) and not self._stopping:
                     self._log_once(error)
-                self._pause(_MANY)
+                pauses = _MANY
+            if pauses:  # otherwise, this thread and the operating thread would keep waking each other
+                with self._changed:
+                    self._changed.wait_for(lambda: self._stopping, self._patience.pauses.pause(pauses))
 
     def _wait_for_news(self, kind: str) -> bool:
         """Wait for a change in the store, and then until the operating thread rests again. Without the second wait, the
@@ -296,12 +299,6 @@ class Driver:
     def _known(self, kind: str) -> object:
         """Return a value that changes when the node has processed a change."""
         return self._node.token if kind == _STATE else self._node.seen.roster
-
-    def _pause(self, useless: int) -> None:
-        """Pause if the node could not process the change, so that the threads do not keep waking each other."""
-        if useless > 0:
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopping, self._patience.pauses.pause(useless))
 
     def _log_once(self, error: Exception) -> None:
         with self._changed:

@@ -245,7 +245,7 @@ class State:
 
     def refusal(self, key: str) -> str:
         """Return why the node is not allowed to take part, or an empty string if it is allowed."""
-        return dict(self.refused).get(key, "") if self.refused else ""
+        return dict(self.refused).get(key, "")
 
     @property
     def progress(self) -> tuple[int, bool, bool, int, int]:

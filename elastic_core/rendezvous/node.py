@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from elastic_core.clock import Duration
-    from elastic_core.errors import ProcessFailure, RendezvousError
+    from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.backend import Token
     from elastic_core.interfaces.handler import RendezvousStoreInfo, Verdict
     from elastic_core.interfaces.health import StopStatus
@@ -806,7 +806,7 @@ class Node:
         """The node's progress in joining the next round."""
         return join_status(self.state or State(), self.key, self.entry.after, self.settings.max_nodes)
 
-    def obstacle(self, now: Instant) -> RendezvousError | ElasticError | None:
+    def obstacle(self, now: Instant) -> ElasticError | None:
         """Return the reason why the node cannot join the round that it wants, or None while it still can."""
         member, state = self.membership, self.state
         if member.shut:

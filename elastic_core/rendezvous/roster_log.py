@@ -430,8 +430,8 @@ def values_of(store: Store, keys: Sequence[str]) -> list[bytes] | None:
     not used, because it would wait for the store's own timeout, and this node would send no heartbeats for minutes."""
     several = getattr(store, "multi_get", None)
     if several is None or not keys:
-        values = [standing(store, key) for key in keys]
-        return None if None in values else [value for value in values if value is not None]
+        values = [value for key in keys if (value := standing(store, key)) is not None]
+        return values if len(values) == len(keys) else None
     try:
         return [bytes(value) for value in several(list(keys))]
     except Exception as error:
