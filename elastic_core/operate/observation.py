@@ -153,10 +153,9 @@ class JobObservation:
 def _entry(announced: Announced) -> Entry | None:
     """Return the decoded entry, or None if it is invalid. Nodes also ignore such entries."""
     try:
-        entry = decoded_entry(announced.entry)
+        return decoded_entry(announced.entry, announced.key)
     except RendezvousStateError:
         return None
-    return entry if entry.key == announced.key else None
 
 
 @dataclass(frozen=True)

@@ -161,8 +161,8 @@ def encoded_entry(entry: Entry) -> bytes:
     return _dumped({"version": VERSION, **values})
 
 
-def decoded_entry(data: bytes) -> Entry:
-    """Decode an entry. Raises RendezvousStateError if the bytes are not a valid entry."""
+def decoded_entry(data: bytes, key: str = "") -> Entry:
+    """Decode an entry. Raises RendezvousStateError if the bytes are not a valid entry, or it is not that of `key`."""
     _check_length(data, LONGEST_ENTRY, "entry")
     document = _loaded(data, "entry")
     try:
@@ -174,9 +174,11 @@ def decoded_entry(data: bytes) -> Entry:
         values["stop"] = None if values["stop"] is None else _stop_of(values["stop"])
         entry = Entry(**values, labels=labels)
         check_entry(entry)
-        return entry
     except _UNFIT as error:
         _refuse("entry", f"an entry with a missing or invalid field ({error})", data, error)
+    if key and entry.key != key:
+        raise RendezvousStateError(f"expected the entry of {key!r}, found that of {entry.key!r}")
+    return entry
 
 
 def check_entry(entry: Entry) -> None:

@@ -363,14 +363,10 @@ class Operations:
         if (key, data) in self._entries:
             return self._entries[key, data]
         try:
-            entry = decoded_entry(data)
-            if entry.key == key:
-                return entry
-            reason = f"expected the entry of {key!r}, found that of {entry.key!r}"
+            return decoded_entry(data, key)
         except RendezvousStateError as error:
-            reason = str(error)
-        get_logger().warning("entry unreadable", node=key, reason=reason)
-        return None
+            get_logger().warning("entry unreadable", node=key, reason=str(error))
+            return None
 
 
 def _conditions() -> tuple[threading.Condition, threading.Condition, threading.Condition]:

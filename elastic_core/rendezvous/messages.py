@@ -125,11 +125,9 @@ def progress(
 def _work_left(state: State, roster: Roster) -> str:
     done = {seen.entry.key for seen in roster if seen.entry.done == state.round}
     busy = state.names(key for key in state.busy if key not in done)
-    return (
-        f"{len(state.seats) - len(busy)} of {len(state.seats)} nodes are done; still working: {first_names(busy)}"
-        if busy
-        else ""
-    )
+    if not busy:
+        return ""
+    return f"{len(state.seats) - len(busy)} of {len(state.seats)} nodes are done; still working: {first_names(busy)}"
 
 
 def first_names(names: Sequence[str]) -> str:

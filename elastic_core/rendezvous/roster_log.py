@@ -223,7 +223,7 @@ class RosterLog:
                 own.beats = add(store, self._keys.beats(slot, key), 1)
             value = self._seal.sealed(self._keys.slot(slot), LogRecord(key, own.first, own.entry).encode())
             if create(store, self._keys.slot(slot), value) == value:
-                base = as_number(self._keys.base, create(store, self._keys.base, b"1"))
+                base = self._read_base(store)
                 if base <= slot or not delete(store, self._keys.slot(slot)):
                     break
         else:
