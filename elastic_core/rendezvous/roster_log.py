@@ -115,11 +115,8 @@ class RosterLog:
     Every method raises ForeignWrite if the keys contradict each other, and EpochEnded if the nodes have left the epoch.
 
     Args:
-        keys: the job's keys in this epoch.
-        seal: signs and checks the records.
-        clock: measures how long a hole has existed.
-        patience: seconds after which a hole is voided.
-        observes: whether this process only reads.
+        patience: seconds after which a hole is voided, measured with `clock`.
+        observes: see `StoreBackend`.
 
     Attributes:
         cursor: the last slot read.

@@ -110,14 +110,8 @@ class StoreConnector(Protocol):
 
 
 class FactoryConnector:
-    """Makes connections to a store with a function that creates clients. Each thread that uses the store gets its own
-    client.
-
-    Args:
-        make: a function that creates a client of the store; it may raise any error.
-        where: the store's location, for messages.
-        grace: see `RosterBackend.grace`.
-    """
+    """Makes connections to a store with a function that creates clients (`make`), which may raise any error. Each
+    thread that uses the store gets its own client."""
 
     hosts = False
 

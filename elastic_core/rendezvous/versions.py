@@ -198,12 +198,7 @@ class Versions:
     """Reads and writes versions in one epoch of the store. One thread uses it at a time.
 
     Every method raises ForeignWrite if the keys contradict each other, EpochEnded if the nodes have left the epoch, and
-    StoreMoving if the store is moving.
-
-    Args:
-        keys: the job's keys in this epoch.
-        seal: signs the states.
-        observes: whether this process only reads.
+    StoreMoving if the store is moving. For `observes`, see `StoreBackend`.
     """
 
     def __init__(self, keys: Keys, seal: Seal, observes: bool = False) -> None:
