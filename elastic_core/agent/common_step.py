@@ -28,7 +28,6 @@ _NO_STEP = -1
 _LONGEST = 20  # maximum number of characters of a step in the store
 _SETTLE: Duration = 0.001  # time until a step that a worker has written is visible on all processors
 _NOTABLE: Duration = 1.0  # seconds by which a deadline must move to be announced again
-_LOOK: Duration = 0.05  # a worker that calls `stopped` only writes to its page, which does not wake the agent
 
 
 def agree(
@@ -148,10 +147,6 @@ class CommonStep:
             if step is None:
                 return True
         return not self._unsaved()[0]
-
-    @property
-    def next_look(self) -> Instant:
-        return later(self._clock.now(), _LOOK)
 
     def end(self) -> None:
         """Release workers that are still waiting for the step, and log which ones have not stopped at it."""

@@ -1,7 +1,6 @@
 """The only way to stop workers: send each a signal, wait for the grace period, send SIGKILL, wait for a limited time,
 and finally give up. Before the signal, workers may get time to save a checkpoint, all after the same step (see
-`common_step`). `StopPlan` determines the next step of the stop, without side effects. `GroupStop` applies the steps to
-a round's processes.
+`common_step`).
 
 A worker's child processes (a DataLoader, a Manager, a pool) get no signal while the worker is running, because it may
 need them to save a checkpoint.
@@ -9,9 +8,8 @@ need them to save a checkpoint.
 
 from __future__ import annotations
 
-import enum
 import signal
-from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.reporter import Progress
@@ -36,54 +34,6 @@ _CONSOLE_PATIENCE: Duration = 30.0  # seconds for which the console may stall be
 _HURRIED_PATIENCE: Duration = 2.0  # the same limit after a signal has asked the agent to leave
 _LOOK_AT_STORE: Duration = 0.5  # `stop_by` depends on the store's last response, and no event reports a change
 _LOOK_AGAIN: Duration = 0.05  # between checks after SIGKILL, and on some platforms of processes that are not children
-
-
-class Step(enum.Enum):
-    """A step of a stop, taken while some processes have not ended. Steps are taken in order, and none is skipped."""
-
-    SAVE = "let the workers save after the same step"
-    ASK = "ask the workers to end"
-    KILL = "kill all but helpers"
-    KILL_HELPERS = "kill all"
-    GIVE_UP = "give up"
-
-
-@dataclass(frozen=True)
-class StopPlan:
-    """The plan for one stop. The current step began at `since`.
-
-    Args:
-        grace: seconds from `since` until SIGKILL.
-        patience: seconds after SIGKILL until a process that has not ended is reported and abandoned.
-    """
-
-    since: Instant
-    grace: Duration
-    patience: Duration
-    step: Step = Step.ASK
-
-    @property
-    def until(self) -> Instant:
-        """The time at which the next step is due."""
-        for_helpers = min(_HELPERS_GRACE, self.patience / 2)
-        lasts = {
-            Step.SAVE: self.grace / 2,
-            Step.ASK: self.grace,
-            Step.KILL: for_helpers,
-            Step.KILL_HELPERS: self.patience - for_helpers,
-        }
-        return later(self.since, lasts.get(self.step, 0.0))
-
-    def at(self, now: Instant, urged: bool, saved: bool = False) -> StopPlan:
-        """Return the plan as of `now`, which may have advanced by one step. `urged` ends the grace period: a second
-        signal has arrived, or the other nodes are continuing without this one. `saved` means that there is nothing left
-        to save."""
-        if self.step is Step.SAVE and (saved or urged or now >= self.until):
-            return replace(self, since=now, step=Step.ASK, grace=max(self.grace - (now - self.since), 0.0))
-        if now < self.until and not (urged and self.step is Step.ASK):
-            return self
-        following = {Step.ASK: Step.KILL, Step.KILL: Step.KILL_HELPERS}.get(self.step, Step.GIVE_UP)
-        return replace(self, since=now, step=following)
 
 
 class GroupStop:
@@ -159,13 +109,14 @@ class GroupStop:
             log.warning("leftover processes", reason="the workers ended and left these behind", processes=commands)
 
     def _end_processes(self, signum: signal.Signals, grace: Duration, saving: CommonStep | None) -> None:
-        plan = StopPlan(self._clock.now(), grace, self._kill_timeout)
-        if saving and not self._processes.failures() and saving.begin(later(plan.since, grace)):
-            plan = self._save(replace(plan, step=Step.SAVE), saving)
+        begun = self._clock.now()
+        until = later(begun, grace)
+        if saving and not self._processes.failures() and saving.begin(until):
+            self._save(saving, later(begun, grace / 2))
             if not self._unfinished():
                 return
         progress = Progress(
-            plan.since,
+            self._clock.now(),
             "workers to stop",
             lambda seconds: {"local_ranks": self._processes.running(), "seconds": seconds, "grace": grace},
         )
@@ -173,36 +124,40 @@ class GroupStop:
         self._processes.send_signal(signal.SIGCONT)  # a suspended process cannot react to the request to end
         while self._unfinished():
             now, due = self._clock.now(), self._stop_by()
-            before, plan = plan, plan.at(now, urged=self._events.urged or (due is not None and now >= due))
+            if now >= until or self._events.urged:
+                break
+            if due is not None and now >= due:
+                get_logger().warning("grace cut short", reason="the other nodes may continue without this one")
+                break
+            # SIGTERM may have arrived since, and workers may have left processes behind.
+            self._processes.ask(signal.SIGTERM if self._events.request is signal.SIGTERM else signum)
             look = None if due is None else min(due, later(now, _LOOK_AT_STORE))
-            if plan.step is Step.GIVE_UP:
-                self._give_up()
-                return
-            if plan.step is Step.ASK:  # SIGTERM may have arrived since, and workers may have left processes behind
-                self._processes.ask(signal.SIGTERM if self._events.request is signal.SIGTERM else signum)
-            else:
-                if before.step is Step.ASK and now < before.until and not self._events.urged:
-                    get_logger().warning("grace cut short", reason="the other nodes may continue without this one")
-                look = None
-                if plan.step is Step.KILL:
-                    self._processes.kill_workers()
-                    look = later(now, _LOOK_AGAIN)  # a process may have forked before SIGKILL
-                else:
-                    self._processes.send_signal(signal.SIGKILL)
-            self._wait_for_ends(plan.until, progress.look(now), look)
-            self._events.pop_expired()  # ignore timers, so that a stopping worker gets its whole grace period
-            self.reap()
+            self._wait_for_ends(until, progress.look(now), look)
+        for_helpers = min(_HELPERS_GRACE, self._kill_timeout / 2)
+        self._kill(self._processes.kill_workers, for_helpers, progress)
+        self._kill(partial(self._processes.send_signal, signal.SIGKILL), self._kill_timeout - for_helpers, progress)
+        self._give_up()
 
-    def _save(self, plan: StopPlan, saving: CommonStep) -> StopPlan:
-        """Let the workers save and exit. Returns the plan for stopping the workers that have not exited."""
+    def _save(self, saving: CommonStep, until: Instant) -> None:
+        """Wait until all workers have saved or exited, but no longer than `until`, and less if the grace period is cut
+        short."""
         while True:
             now, due = self._clock.now(), self._stop_by()
-            plan = plan.at(now, self._events.urged or (due is not None and now >= due), saving.is_over(due))
-            if plan.step is not Step.SAVE:
+            cut_short = self._events.urged or (due is not None and now >= due)
+            if saving.is_over(due) or cut_short or now >= until:
                 saving.end()
-                return plan
-            self._events.wait(self._processes.sentinels(), plan.until, saving.next_look)
-            self.reap()
+                return
+            self._wait_for_ends(until, later(now, _LOOK_AGAIN))
+
+    def _kill(self, kill: Callable[[], None], patience: Duration, progress: Progress) -> None:
+        """Call `kill` until all processes have ended or `patience` seconds have passed. One call may not suffice,
+        because a process may have forked before SIGKILL."""
+        now = self._clock.now()
+        until = later(now, patience)
+        while now < until and self._unfinished():
+            kill()
+            self._wait_for_ends(until, progress.look(now), later(now, _LOOK_AGAIN))
+            now = self._clock.now()
 
     def reap(self) -> None:
         """Record the workers that have ended."""
@@ -216,6 +171,8 @@ class GroupStop:
     def _wait_for_ends(self, *until: Instant | None) -> None:
         fds = self._processes.sentinels() or self._processes.leftover_sentinels()
         self._events.wait(fds, *until, None if fds else later(self._clock.now(), _LOOK_AGAIN))
+        self._events.pop_expired()  # ignore timers, so that a stopping worker gets its whole grace period
+        self.reap()
 
     def _give_up(self) -> None:
         """Raise UnkillableWorkersError, unless the last process has just ended."""

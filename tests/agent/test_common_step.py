@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,10 +12,9 @@ from round_of_two import Ordered
 
 from elastic_core.agent.common_step import agree
 from elastic_core.agent.interface import RunResult, WorkerState
-from elastic_core.agent.stopping import Step, StopPlan
 from elastic_core.agent.supervise import Observation, RestartBudget, supervise
 from elastic_core.builtin import MemoryStore
-from elastic_core.clock import Instant, SystemClock
+from elastic_core.clock import SystemClock
 from elastic_core.errors import DrainedError, PreemptedError, SignalException
 from elastic_core.interfaces.handler import Outcome, Verdict
 from elastic_core.interfaces.node import Notice
@@ -109,27 +109,6 @@ def test_garbage_in_the_store_is_an_error(value):
     assert step is None  # a number that is cut off is a number, but too large for a page
 
 
-# The plan of a stop
-
-
-def test_saving_takes_at_most_half_of_the_grace_period():
-    plan = StopPlan(Instant(100.0), 30.0, 10.0, Step.SAVE)
-    assert plan.at(Instant(114.9), urged=False).step is Step.SAVE
-    asked = plan.at(Instant(115.0), urged=False)
-    assert (asked.step, asked.until) == (Step.ASK, 130.0)
-
-
-def test_workers_that_have_saved_early_leave_the_others_more_time():
-    asked = StopPlan(Instant(100.0), 30.0, 10.0, Step.SAVE).at(Instant(103.0), urged=False, saved=True)
-    assert (asked.step, asked.until) == (Step.ASK, 130.0)
-
-
-def test_second_signal_ends_saving_and_then_the_grace_period():
-    plan = StopPlan(Instant(100.0), 30.0, 10.0, Step.SAVE).at(Instant(101.0), urged=True)
-    assert plan.step is Step.ASK
-    assert plan.at(Instant(101.0), urged=True).step is Step.KILL
-
-
 # What is an orderly stop
 
 
@@ -188,6 +167,19 @@ def test_worker_that_does_not_save_is_named_and_gets_the_signal(make_node, logge
     assert workers.stops == [6]
     assert workers.signals == [TERM, CONT]
     assert "workers have not saved: local_ranks=1 step=6" in logged()
+
+
+def test_second_signal_ends_saving_and_the_grace_period(make_node):
+    def begin(plan, workers):
+        workers.steps = {0: 3, 1: 5}
+        node.agent.receive_signal(TERM)
+        threading.Timer(0.6, node.agent.receive_signal, [TERM]).start()
+
+    node = make_node(workers=FakeWorkers(begin, ignore_signals=[0, 1], reluctant=[0, 1]), shutdown_timeout=3600)
+    with pytest.raises(SignalException):
+        node.run()
+    assert node.workers.stops == [6]
+    assert node.workers.signals == [TERM, CONT, signal.SIGKILL]
 
 
 def test_failure_while_saving_is_named_and_leaves_the_others_their_time(make_node, logged):
