@@ -102,7 +102,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._result_complete = False
         self._events = EventQueue(self._clock)
         self._link = Link(spec.rdzv_handler, self._clock, spec.monitor_interval, self._events.wake)
-        self._budget = RestartBudget(spec.max_restarts, shared=self._link.follows_rounds)
+        self._budget = RestartBudget(spec.max_restarts, shared=self._link.rounds is not None)
         self._formed = Round(0, ())
         self._unjudged: Decision | None = None
         self._orderly_stop = ""  # why the workers must stop, if they may save first
@@ -194,7 +194,9 @@ class SimpleElasticAgent(ElasticAgent):
             self._shutdown(signal.SIGTERM, self._shutdown_timeout)
 
     def _run_group(self, group: WorkerGroup) -> Ended:
-        self._link.introduce(self._spec, self._stop_timeout())
+        spec, rounds = self._spec, self._link.rounds
+        if rounds:
+            rounds.introduce(spec.role, spec.local_world_size, spec.max_restarts, self._stop_timeout())
         self._initialize_workers(group)
         while True:
             self._wait_for_events()
@@ -262,7 +264,8 @@ class SimpleElasticAgent(ElasticAgent):
     # -- acting: one method for each order
 
     def _report_failures(self, *_: object) -> None:
-        self._link.report_failure(self._result.failures)
+        if self._link.rounds and self._result.failures:
+            self._link.rounds.report_failure(self._result.failures)
 
     def _depart(self, seen: Observation, decision: Decision) -> None:
         self._announce_leave(decision.reason)
@@ -335,20 +338,21 @@ class SimpleElasticAgent(ElasticAgent):
         """Notify the other nodes of the success, and wait for them, because they may need this node again."""
         self._reporter.phase(AgentPhase.FINISHING, decision.reason)
         self._barrier_ends = later(self._clock.now(), self._exit_barrier_timeout)
-        if seen.verdict is None:
-            self._link.report_success()
+        if self._link.rounds and seen.verdict is None:
+            self._link.rounds.report_success()
         self._exit_barrier()
         self._first_sign = self._clock.now()
         seen, after = self._look_at_others(self._first_sign)
-        if not self._link.follows_rounds or not after.orders:  # a subclass's barrier may end earlier
+        if self._link.rounds is None or not after.orders:  # a subclass's barrier may end earlier
             return self._result, decision.reason + self._link.close()
         if Order.RETIRE in after.orders and not seen.found(Outcome.CLOSED):
             get_logger().warning("exit barrier left", reason=after.reason)
         return self._act(seen, after)
 
     def _look_at_others(self, now: Instant) -> tuple[Observation, Decision]:
-        seen = self._observe()
-        return seen, await_others(self._budget, seen, now, self._barrier_ends, self._link.hosts_store)
+        seen, rounds = self._observe(), self._link.rounds
+        hosts_store = rounds is not None and rounds.hosts_store
+        return seen, await_others(self._budget, seen, now, self._barrier_ends, hosts_store)
 
     def _retire(self, seen: Observation, decision: Decision) -> Ended:
         return RunResult(WorkerState.SUCCEEDED, self._result.return_values), decision.reason
@@ -404,7 +408,8 @@ class SimpleElasticAgent(ElasticAgent):
             until = progress.look(self._clock.now()) if progress else None
             done = call.wait(0)
             if self._events.urged and not done:
-                self._link.hurry()
+                if self._link.rounds:
+                    self._link.rounds.hurry()
                 return None
             if self._events.signals and not before:
                 return None
@@ -525,13 +530,14 @@ class SimpleElasticAgent(ElasticAgent):
         """After success, wait until the other nodes have succeeded, one of them needs this node again, a signal
         arrives, or `exit_barrier_timeout` has passed. A node that hosts the other nodes' store waits longer if no other
         node takes over the store. Does not wait if the handler cannot report the other nodes' success."""
-        if not self._link.follows_rounds:
+        rounds = self._link.rounds
+        if rounds is None:
             return
         now, prolonged = self._clock.now(), False
         progress = self._progress(AgentPhase.FINISHING, "the workers of other nodes to succeed", now)
         while not (decision := self._look_at_others(now)[1]).orders:
             if now >= self._barrier_ends and not prolonged:
-                prolonged = self._unless_signaled(self._link.hand_over) is False
+                prolonged = self._unless_signaled(rounds.hand_over) is False
                 if not prolonged:
                     continue
                 get_logger().info("exit barrier prolonged", reason=decision.reason)
@@ -543,8 +549,8 @@ class SimpleElasticAgent(ElasticAgent):
         """Return a `Progress` for this wait. Its log lines and the phase's reason name the missing nodes."""
 
         def fields(seconds: int) -> dict[str, object]:
-            found = self._link.progress()
-            self._reporter.phase(phase, f"waits for {what}" + "".join(f": {text}" for text in found.values()))
-            return {"seconds": seconds, **found}
+            found = self._link.rounds.progress() if self._link.rounds else ""
+            self._reporter.phase(phase, f"waits for {what}: {found}" if found else f"waits for {what}")
+            return {"seconds": seconds, "progress": found} if found else {"seconds": seconds}
 
         return Progress(begun, what, fields)

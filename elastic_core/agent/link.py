@@ -1,5 +1,5 @@
-"""The agent's link to the other nodes: one interface for two kinds of handlers. Some handlers push verdicts and count
-failures; plain handlers only form rounds. This module also lets a node join a round, learn the round's members, and
+"""The agent's link to the other nodes, for two kinds of handlers. Some handlers push verdicts and count failures; plain
+handlers only form rounds. This module also lets a node join a round, learn the round's members, and
 assign ranks to its workers.
 
 With a plain handler, the link polls for waiting nodes, the agent's own budget counts the failures, and there is no exit
@@ -23,14 +23,12 @@ from elastic_core.interfaces.node import Member, Round
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from elastic_core.agent.interface import WorkerSpec
     from elastic_core.clock import Clock, Duration, Instant
-    from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.backend import Store
     from elastic_core.interfaces.handler import RendezvousHandler
-    from elastic_core.interfaces.health import StopStatus
 
 LEAVE_PATIENCE: Duration = 2.0  # how long notifying the other nodes may delay the stop of the workers
 LONGEST_INTERVAL: Duration = 1.0  # between two polls
@@ -43,48 +41,29 @@ _MOST = 2**31
 
 
 class Link:
-    """One agent's link to the other nodes. Only the agent's thread uses it. That thread may call `progress` and `leave`
-    while the handler forms a round in another thread. With a plain handler, most methods do nothing.
+    """One agent's link to the other nodes. Only the agent's thread uses it. That thread may call `leave` while the
+    handler forms a round in another thread.
 
     Args:
         interval: seconds until a plain handler is first polled.
         listener: called from any thread when there may be a verdict.
+
+    Attributes:
+        rounds: the handler if it counts the failures of all nodes and reports when the other nodes have succeeded,
+            otherwise None. It may be used directly.
+        has_left: whether `leave` has been called.
     """
 
     def __init__(
         self, handler: RendezvousHandler, clock: Clock, interval: Duration, listener: Callable[[], None]
     ) -> None:
         self._handler = handler
-        self._rounds = handler if isinstance(handler, RoundHandler) else None
         self._polling = Polling(handler, clock, interval)
         self._clock = clock
+        self.rounds = handler if isinstance(handler, RoundHandler) else None
         self.has_left = False
-        if self._rounds:
-            self._rounds.subscribe(listener)
-
-    def introduce(self, spec: WorkerSpec, stop_timeout: Duration) -> None:
-        """Announce what this node runs."""
-        if self._rounds:
-            self._rounds.introduce(spec.role, spec.local_world_size, spec.max_restarts, stop_timeout)
-
-    @property
-    def follows_rounds(self) -> bool:
-        """Whether the handler counts the failures of all nodes and reports when the other nodes have succeeded."""
-        return self._rounds is not None
-
-    @property
-    def hosts_store(self) -> bool:
-        """Whether the other nodes lose the rendezvous store when this node ends."""
-        return self._rounds is not None and self._rounds.hosts_store
-
-    def hand_over(self) -> bool:
-        """Let another node host the store. Returns whether the other nodes can continue without this one."""
-        return self._rounds is None or self._rounds.hand_over()
-
-    def hurry(self) -> None:
-        """Make the handler's `shutdown` return without waiting for other nodes."""
-        if self._rounds:
-            self._rounds.hurry()
+        if self.rounds:
+            self.rounds.subscribe(listener)
 
     def joined(self) -> None:
         """Record that a new round has formed."""
@@ -93,59 +72,37 @@ class Link:
     def verdict(self, running: bool) -> Verdict | None:
         """Return the verdict on the round, or None if the round is not over. `running` says whether this node's workers
         are running. Raises the handler's error if the handler keeps failing for too long."""
-        if self._rounds:
-            return self._rounds.verdict()
+        if self.rounds:
+            return self.rounds.verdict()
         return self._polling.verdict() if running else None
 
     def ask_again(self) -> Instant | None:
         """Return the time at which to ask for the verdict again if no event arrives, or None if events suffice."""
-        if self._rounds is None:
+        if self.rounds is None:
             return self._polling.due
-        wanted = self._rounds.ask_again()
+        wanted = self.rounds.ask_again()
         return None if wanted is None else max(wanted, later(self._clock.now(), _OVERDUE))
 
     def stop_by(self) -> Instant | None:
         """Return the time by which workers that are being stopped must have ended, even if their grace period is
         longer, or None if there is no such limit. Never raises, so that a stop that has begun continues."""
         try:
-            return self._rounds.stop_by() if self._rounds else None
+            return self.rounds.stop_by() if self.rounds else None
         except Exception as error:  # noqa: BLE001 - the handler may be a plugin's
             get_logger().warning("plugin failed", part="rendezvous handler", reason=str(error))
             return None
 
-    def unfinished(self, size: int) -> Sequence[int]:
-        """Return the ranks of nodes whose workers have not succeeded, or all `size` ranks if that is unknown."""
-        return (self._rounds.unfinished() if self._rounds else None) or range(size)
-
-    def report_stop(self, stop: StopStatus) -> None:
-        """Report the status of a stop to the job's observers."""
-        if self._rounds:
-            self._rounds.report_stop(stop)
-
-    def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
-        """If there are failures, report them to the other nodes immediately."""
-        if self._rounds and failures:
-            self._rounds.report_failure(failures)
-
-    def report_success(self) -> None:
-        """Report to the other nodes that the workers of this node have succeeded."""
-        if self._rounds:
-            self._rounds.report_success()
-
     def leave(self, reason: str) -> None:
         """Notify the other nodes that this node is leaving. Only the first call has an effect. Blocks for at most
         LEAVE_PATIENCE, and never raises."""
-        if self._rounds is None or self.has_left:
+        if self.rounds is None or self.has_left:
             return
         self.has_left = True
         try:
-            verdict = self._rounds.verdict()
-            if verdict and verdict.outcome in (
-                Outcome.CLOSED,
-                Outcome.FENCED,
-            ):  # no other node would read the notification
-                return
-            notified = self._rounds.leave(reason, LEAVE_PATIENCE)
+            verdict = self.rounds.verdict()
+            if verdict and verdict.outcome in (Outcome.CLOSED, Outcome.FENCED):
+                return  # no other node would read the notification
+            notified = self.rounds.leave(reason, LEAVE_PATIENCE)
         except Exception as error:  # noqa: BLE001 - the node leaves, even if it cannot notify the others
             get_logger().warning("round left", reason=reason, notified=False, error=str(error))
             return
@@ -155,16 +112,11 @@ class Link:
         """Close a plain handler's rendezvous at the end of the job. Returns an empty string or, if closing fails, a
         clause to append to the reason for the end."""
         try:
-            if self._rounds is None:
+            if self.rounds is None:
                 self._handler.set_closed()
         except Exception as error:  # noqa: BLE001 - a third party's handler may raise any error
             return f"; the other nodes could not be notified: {error}"
         return ""
-
-    def progress(self) -> dict[str, str]:
-        """Return the missing nodes, if known, as a field for a log line about the wait."""
-        found = self._rounds.progress() if self._rounds else ""
-        return {"progress": found} if found else {}
 
 
 class Polling:

@@ -110,11 +110,12 @@ class ProcessAgent(SimpleElasticAgent):
             self._processes.close()
 
     def _saving(self) -> CommonStep | None:
-        group = self._worker_group
+        group, rounds = self._worker_group, self._link.rounds
         if not self._orderly_stop or group.store is None:
             return None
         patience = min(_AGREEING, self._grace() / 4)
-        ranks, multiple = self._link.unfinished(group.group_world_size), self._stop_at_multiple
+        ranks = (rounds.unfinished() if rounds else None) or range(group.group_world_size)
+        multiple = self._stop_at_multiple
         settle = partial(agree, group.store, group.group_rank, ranks, multiple=multiple, patience=patience)
         return CommonStep(self._processes, self._events, self._clock, settle, self._orderly_stop, self._report_saving)
 
@@ -122,8 +123,9 @@ class ProcessAgent(SimpleElasticAgent):
         group = self._worker_group
         ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
         status = [ranks[rank] for rank in saved], [ranks[rank] for rank in unsaved]
-        if (changed := self._reporter.saving(group.round, step, since, until, *status)) is not None:
-            self._link.report_stop(changed)
+        changed = self._reporter.saving(group.round, step, since, until, *status)
+        if changed is not None and self._link.rounds:
+            self._link.rounds.report_stop(changed)
 
     def _stop_by(self) -> Instant | None:
         """Return the time by which workers that are being stopped must have ended. If a notice takes effect during a
