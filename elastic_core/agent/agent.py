@@ -235,8 +235,8 @@ class SimpleElasticAgent(ElasticAgent):
         return None
 
     def _observe(self) -> Observation:
-        verdict = self._link.verdict(WorkerState.is_running(self._result.state) and not self._result_complete)
-        return Observation(self._result, self._events.why, verdict, self._result_complete)
+        seen = Observation(self._result, self._events.why, complete=self._result_complete)
+        return replace(seen, verdict=self._link.verdict(seen.running))
 
     def _act(self, seen: Observation, decision: Decision) -> Ended | None:
         """Perform the decision. Returns the outcome if the run has ended."""

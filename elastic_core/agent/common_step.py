@@ -16,7 +16,7 @@ from elastic_core.stop import GREATEST_STEP
 from elastic_core.support.bounded import BackgroundCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from elastic_core.agent.event_queue import EventQueue
     from elastic_core.clock import Clock, Duration
@@ -139,13 +139,11 @@ class CommonStep:
                 step = self._call.result()
             except Exception as error:  # noqa: BLE001 - the store may be a plugin's
                 reason = str(error)
-            if step is None:
-                get_logger().warning("no common step", reason=reason)
-            else:
-                get_logger().info("workers stop after the same step", step=step)
             self._answer(step)
             if step is None:
+                get_logger().warning("no common step", reason=reason)
                 return True
+            get_logger().info("workers stop after the same step", step=step)
         return not self._unsaved()[0]
 
     def end(self) -> None:
@@ -156,7 +154,9 @@ class CommonStep:
             return
         running, failed = self._unsaved()
         if left := sorted((*running, *failed)):
-            get_logger().warning("workers have not saved", local_ranks=left, step=self._step, **_as_fields(failed))
+            reasons = "; ".join(f"local rank {rank}: {reason}" for rank, reason in sorted(failed.items()))
+            more = {"failed": reasons} if failed else {}
+            get_logger().warning("workers have not saved", local_ranks=left, step=self._step, **more)
 
     def _unsaved(self) -> tuple[list[int], dict[int, str]]:
         """Return the workers that may still save, and the failed workers, each with the reason for its failure."""
@@ -172,8 +172,3 @@ class CommonStep:
     def _answer(self, step: int | None) -> None:
         self._answered, self._step = True, step
         self._processes.stop_at(step)
-
-
-def _as_fields(failed: Mapping[int, str]) -> dict[str, str]:
-    reasons = "; ".join(f"local rank {rank}: {reason}" for rank, reason in sorted(failed.items()))
-    return {"failed": reasons} if failed else {}

@@ -179,17 +179,14 @@ class EventQueue:
         with self._lock:
             arrived, self._arrived = self._arrived, {}
         for source, departure in arrived.items():
-            self._take_notice(source, departure)
-
-    def _take_notice(self, source: str, departure: Departure | None) -> None:
-        before = self._notices.pop(source, None)
-        if departure is not None:
-            self._notices[source] = departure
-            if before is None or before.reason != departure.reason:
-                seconds = round(max(departure.due - self._clock.now(), 0.0), 1)
-                get_logger().warning("notice received", source=source, reason=departure.reason, leaves_in=seconds)
-        elif before is not None:
-            get_logger().info("notice withdrawn", source=source, reason=before.reason)
+            before = self._notices.pop(source, None)
+            if departure is not None:
+                self._notices[source] = departure
+                if before is None or before.reason != departure.reason:
+                    seconds = round(max(departure.due - self._clock.now(), 0.0), 1)
+                    get_logger().warning("notice received", source=source, reason=departure.reason, leaves_in=seconds)
+            elif before is not None:
+                get_logger().info("notice withdrawn", source=source, reason=before.reason)
 
     def _take_signal(self, signum: signal.Signals, at: Instant) -> None:
         # A user who has pressed Ctrl-C needs no warning.

@@ -258,7 +258,8 @@ def _after_failure(budget: RestartBudget, seen: Observation) -> Decision:
 
 
 def _what_failed(result: RunResult) -> str:
-    return first_failure_text(result.failures) or f"the group is {result.state.value}"
+    first = first_of(result.failures)
+    return f"rank {first.global_rank}: {first.reason}" if first else f"the group is {result.state.value}"
 
 
 def _cause_of(verdict: Verdict) -> RestartCause:
@@ -275,12 +276,6 @@ def _cause(failures: Mapping[int, ProcessFailure]) -> RestartCause:
 def first_of(failures: Mapping[int, ProcessFailure]) -> ProcessFailure | None:
     """Return the failure that no other failure caused, or None."""
     return next((failure for failure in failures.values() if failure.caused_by is None), None)
-
-
-def first_failure_text(failures: Mapping[int, ProcessFailure]) -> str:
-    """Return the rank and the reason of the first failure, or an empty string if there is none."""
-    first = first_of(failures)
-    return f"rank {first.global_rank}: {first.reason}" if first else ""
 
 
 def together(own: Mapping[int, ProcessFailure], job: Mapping[int, ProcessFailure]) -> dict[int, ProcessFailure]:
