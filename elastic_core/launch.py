@@ -256,12 +256,11 @@ class LocalElasticAgent(ProcessAgent):
         self._run_plan = plan
         entry = _entry(settings, spec.entrypoint, spec.args)
         self._health_check_server = health_check_server
-        clock = SystemClock()
         node = socket.gethostname()
-        board = StatusBoard(settings.rdzv_id or "", node, settings.role, settings.max_restarts, clock)
+        board = StatusBoard(settings.rdzv_id or "", node, settings.role, settings.max_restarts, SystemClock())
         self._until_closed = contextlib.ExitStack()
         self._parts = self._until_closed.enter_context(
-            parts_for(plan, entry, os.environ, board, spec.local_world_size, clock, logs_specs=logs_specs)
+            parts_for(plan, entry, os.environ, board, spec.local_world_size, logs_specs=logs_specs)
         )
         super().__init__(
             spec,
@@ -271,7 +270,6 @@ class LocalElasticAgent(ProcessAgent):
             kill_timeout=max(uninterruptible_state_timeout or 0, 0) or settings.kill_timeout,
             node=node,
             host=node,
-            clock=clock,
             observer=self._parts.observer,
             contribute=self._parts.contribute,
             hangs=self._parts.hangs,

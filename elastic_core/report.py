@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import stat
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import (
@@ -46,9 +45,7 @@ def exit_code_of(error: BaseException) -> int:
     return int(error.exit_code if isinstance(error, ElasticError) else ExitCode.INTERNAL_ERROR)
 
 
-def as_text(
-    error: BaseException, run_id: str = "", reason: str = "", restarts: Mapping[int, int] = MappingProxyType({})
-) -> str:
+def as_text(error: BaseException, run_id: str = "", reason: str = "", restarts: Mapping[int, int] = {}) -> str:
     """Return the report for the terminal.
 
     Args:
@@ -101,9 +98,7 @@ def _configuration(error: ConfigurationError) -> str:
     return "\n".join([*lines, *(f"  - {problem}" for problem in error.problems)])
 
 
-def failure_lines(
-    failures: Mapping[int, ProcessFailure], restarts: Mapping[int, int] = MappingProxyType({})
-) -> Iterable[str]:
+def failure_lines(failures: Mapping[int, ProcessFailure], restarts: Mapping[int, int] = {}) -> Iterable[str]:
     """Return the root cause with its stderr tail, and the failures that followed from it. The result is empty if
     there are no failures."""
     return map(in_one_line, _failure_lines(failures, restarts)) if failures else ()
@@ -179,7 +174,8 @@ def check_writable(path: Path) -> None:
 def outcome(run_id: str, exit_code: int, error: BaseException | None, history: History) -> dict[str, Any]:
     """Return the file's content."""
     finished = history.finished
-    first = _first_failure(error)
+    failures = failures_of(error)
+    first = ChildFailedError("", failures).get_first_failure()[1].as_dict() if failures else None
     message = error.summary if isinstance(error, ChildFailedError) else str(error or "")
     return {
         "version": SCHEMA_VERSION,
@@ -192,11 +188,6 @@ def outcome(run_id: str, exit_code: int, error: BaseException | None, history: H
         "first_failure": first,
         **history.as_dict(),
     }
-
-
-def _first_failure(error: BaseException | None) -> dict[str, Any] | None:
-    failures = failures_of(error)
-    return ChildFailedError("", failures).get_first_failure()[1].as_dict() if failures else None
 
 
 def write_result(path: Path, content: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core import events
@@ -17,7 +17,6 @@ from elastic_core.devices import count_workers
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.hooks.calls import (
-    Contexts,
     contributed_environment,
     health_checks,
     notifier,
@@ -30,17 +29,14 @@ from elastic_core.interfaces.node import Node, generated_name
 from elastic_core.log import get_logger
 from elastic_core.observers import CombinedObserver, EventRecorder, MetricRecorder
 from elastic_core.workers.group import LocalWorkers
-from elastic_core.workers.process import more_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from elastic_core.agent.hang import HangPolicy
-    from elastic_core.clock import Clock
     from elastic_core.compose.plan import Plan
     from elastic_core.compose.policy import Entry
     from elastic_core.config import Settings
-    from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.handler import RendezvousHandler
     from elastic_core.interfaces.health import HealthCheckServer
     from elastic_core.interfaces.observer import EnvironmentContributor, Observer
@@ -95,16 +91,13 @@ def composed(
     settings = plan.settings
     local_world_size = count_workers(settings.nproc_per_node)
     node = _node(settings, local_world_size)
-    clock = SystemClock()
-    board = StatusBoard(settings.rdzv_id or "", node.name, settings.role, settings.max_restarts, clock)
+    board = StatusBoard(settings.rdzv_id or "", node.name, settings.role, settings.max_restarts, SystemClock())
     with contextlib.ExitStack() as stack:
         stack.enter_context(answering(plan, board, health_check_server))
         handler = plan.handler(node)
         stack.callback(_end, "plugin failed", f"rendezvous backend {settings.rdzv_backend}", handler.shutdown)
         _rank(handler, plan)
-        parts = stack.enter_context(
-            parts_for(plan, entry, environ, board, local_world_size, clock, observers, logs_specs)
-        )
+        parts = stack.enter_context(parts_for(plan, entry, environ, board, local_world_size, observers, logs_specs))
         agent = ProcessAgent(
             WorkerSpec(
                 settings.role,
@@ -120,7 +113,6 @@ def composed(
             kill_timeout=settings.kill_timeout,
             node=node.name if settings.nnodes.max > 1 or settings.node_id else node.host,
             host=node.host,
-            clock=clock,
             observer=parts.observer,
             contribute=parts.contribute,
             hangs=parts.hangs,
@@ -151,17 +143,15 @@ def parts_for(
     environ: Mapping[str, str],
     board: StatusBoard,
     local_world_size: int,
-    clock: Clock,
     observers: tuple[Observer, ...] = (),
     logs_specs: LogsSpecs | None = None,
 ) -> Iterator[AgentParts]:
     """Yield the parts for the plan, and stop them when the context ends. For the arguments, see `composed`."""
     settings, manager = plan.settings, plan.manager
     with contextlib.ExitStack() as stack:
-        files = stack.enter_context(more_files())
-        how = replace(policy.group_policy(settings, local_world_size, environ, stack, logs_specs), files=files)
+        how = policy.group_policy(settings, local_world_size, environ, stack, logs_specs)
         variables = policy.inherited(settings, environ, manager.secret_options())
-        workers = LocalWorkers(plan.start_with(entry.work), how, variables, clock)
+        workers = LocalWorkers(plan.start_with(entry.work), how, variables, SystemClock())
         stack.callback(workers.close)
         watchdog = plan.made_watchdog()
         if watchdog is not None:
@@ -172,7 +162,12 @@ def parts_for(
             MetricRecorder(settings.role, settings.max_restarts),
         )
         observer = CombinedObserver([board, *observers, *recorders, notifier(manager, plan.contexts)])
-        contribute = _contributor(manager, watchdog, plan.contexts)
+
+        def contribute(round_plan: RoundPlan) -> dict[str, str]:
+            # The watchdog's variables are known only after it has started.
+            own = watchdog.worker_environment() if watchdog else {}
+            return {**contributed_environment(manager, round_plan, plan.contexts), **own}
+
         yield AgentParts(workers, observer, contribute, policy.hang_policy(settings), board, watchdog)
 
 
@@ -234,14 +229,3 @@ def _start_health(plan: Plan, board: StatusBoard, stack: contextlib.ExitStack) -
                 f"{error.strerror or error}; choose another port",
             )
         ) from error
-
-
-def _contributor(manager: PluginManager, watchdog: Watchdog | None, contexts: Contexts) -> EnvironmentContributor:
-    """Return a function that contributes the environment variables of plugins and of the watchdog. The watchdog's
-    variables are known only after it has started."""
-
-    def contribute(plan: RoundPlan) -> dict[str, str]:
-        own = watchdog.worker_environment() if watchdog else {}
-        return {**contributed_environment(manager, plan, contexts), **own}
-
-    return contribute

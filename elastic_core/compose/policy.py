@@ -17,7 +17,7 @@ from elastic_core.interfaces.workers import Work
 from elastic_core.log import get_logger
 from elastic_core.workers.group import GroupPolicy
 from elastic_core.workers.numa import NO_BINDING, Binding, Machine, mode_of, read_machine
-from elastic_core.workers.process import EnvironmentPolicy
+from elastic_core.workers.process import EnvironmentPolicy, more_files
 from elastic_core.workers.streams import OutputPolicy, Stream
 
 if TYPE_CHECKING:
@@ -71,8 +71,9 @@ def group_policy(
     stack: contextlib.ExitStack,
     logs_specs: LogsSpecs | None = None,
 ) -> GroupPolicy:
-    """Return the policy for all workers of this node. When `stack` is closed, a temporary log folder is removed
-    if it is empty. `logs_specs` overrides the settings for log files."""
+    """Return the policy for all workers of this node, and let this process open more files. When `stack` is closed, it
+    restores the limit on open files and removes a temporary log folder that is empty. `logs_specs` overrides the
+    settings for log files."""
     log_dir = None if logs_specs else _log_dir(settings, stack)
     progress = frozenset(settings.hang_progress if settings.hang_timeout else ())
     output = OutputPolicy(
@@ -89,7 +90,7 @@ def group_policy(
     )
     environment = EnvironmentPolicy(settings.virtual_local_rank, faulthandler=bool(progress or settings.watchdog))
     binding = _binding(settings, local_world_size, environ.get("CUDA_VISIBLE_DEVICES"))
-    return GroupPolicy(output, environment, binding, progress)
+    return GroupPolicy(output, environment, binding, progress, stack.enter_context(more_files()))
 
 
 def hang_policy(settings: Settings) -> HangPolicy | None:
