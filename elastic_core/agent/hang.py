@@ -104,20 +104,17 @@ class HangTable:
         """Return the table after a check of the running workers, and the hung worker, if any. When one worker hangs,
         others stall because they wait for it. The worker that stopped making progress first is therefore reported as
         hung. If several stopped between the same two checks, the one that had used the least CPU time is reported."""
-        rows = {sample.local_rank: self._row(sample, now) for sample in samples}
+        away = now - self.next_look > self.policy.step / 2  # so long ago that the time since then should be ignored
+        rows = {sample.local_rank: self._row(sample, now, away) for sample in samples}
         hung = [row for row in rows.values() if now >= self._end(row)]
         first = min(hung, key=lambda row: (row.moved_at, row.effort, row.sample.local_rank), default=None)
         ends = [end for row in rows.values() if (end := self._end(row)) > now]
         table = HangTable(self.policy, min([later(now, self.policy.step), *ends]), rows)
         return table, self._expiry(first, now) if first else None
 
-    def _row(self, sample: WorkerSample, now: Instant) -> _Row:
+    def _row(self, sample: WorkerSample, now: Instant, away: bool) -> _Row:
         row = self.rows.get(sample.local_rank)
-        return row.after(sample, now, self._away(now), self.policy.timeout) if row else _Row(sample, now, now)
-
-    def _away(self, now: Instant) -> bool:
-        """Return whether the last check was so long ago that the time since then should be ignored."""
-        return now - self.next_look > self.policy.step / 2
+        return row.after(sample, now, away, self.policy.timeout) if row else _Row(sample, now, now)
 
     def _end(self, row: _Row) -> Instant:
         return later(row.moved_at, self.policy.timeout)

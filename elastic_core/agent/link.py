@@ -44,6 +44,11 @@ class Link:
     """One agent's link to the other nodes. Only the agent's thread uses it. That thread may call `leave` while the
     handler forms a round in another thread.
 
+    While workers run, a plain handler is polled for waiting nodes: first after `interval` seconds, then less and less
+    often, down to once a second. A slow handler is polled less often, so that polling takes at most a tenth of the
+    agent's time. The handler's errors are logged and tolerated for up to its `outage_patience`, because healthy workers
+    do not need the handler.
+
     Args:
         interval: seconds until a plain handler is first polled.
         listener: called from any thread when there may be a verdict.
@@ -58,28 +63,39 @@ class Link:
         self, handler: RendezvousHandler, clock: Clock, interval: Duration, listener: Callable[[], None]
     ) -> None:
         self._handler = handler
-        self._polling = Polling(handler, clock, interval)
         self._clock = clock
+        self._first_interval = self._interval = max(interval, SHORTEST_INTERVAL)
+        self._failing_since: Instant | None = None
+        self._due: Instant | None = None  # when to poll next, if polling is on
         self.rounds = handler if isinstance(handler, RoundHandler) else None
         self.has_left = False
         if self.rounds:
             self.rounds.subscribe(listener)
 
     def joined(self) -> None:
-        """Record that a new round has formed."""
-        self._polling.begin()
+        """Record that a new round has formed, and start polling a plain handler."""
+        self._interval = self._first_interval
+        self._failing_since = None
+        self._due = later(self._clock.now(), self._interval) if self._handler.polled else None
 
     def verdict(self, running: bool) -> Verdict | None:
         """Return the verdict on the round, or None if the round is not over. `running` says whether this node's workers
         are running. Raises the handler's error if the handler keeps failing for too long."""
         if self.rounds:
             return self.rounds.verdict()
-        return self._polling.verdict() if running else None
+        begun = self._clock.now()
+        if not running or self._due is None or begun < self._due:
+            return None
+        waiting = self._waiting()
+        now = self._clock.now()
+        self._interval = min(2 * self._interval, max(LONGEST_INTERVAL, self._first_interval))
+        self._due = later(now, max(self._interval, _SHARE * (now - begun)))
+        return Verdict(Outcome.RESTART, f"{waiting} more node(s) want to take part") if waiting > 0 else None
 
     def ask_again(self) -> Instant | None:
         """Return the time at which to ask for the verdict again if no event arrives, or None if events suffice."""
         if self.rounds is None:
-            return self._polling.due
+            return self._due
         wanted = self.rounds.ask_again()
         return None if wanted is None else max(wanted, later(self._clock.now(), _OVERDUE))
 
@@ -117,42 +133,6 @@ class Link:
         except Exception as error:  # noqa: BLE001 - a third party's handler may raise any error
             return f"; the other nodes could not be notified: {error}"
         return ""
-
-
-class Polling:
-    """Polls a plain handler for waiting nodes while workers run: first after `interval` seconds, then less and less
-    often, down to once a second. A slow handler is polled less often, so that polling takes at most a tenth of the
-    agent's time. The handler's errors are logged and tolerated for up to its `outage_patience`, because healthy workers
-    do not need the handler.
-
-    Attributes:
-        due: when to poll next; None if polling is off.
-    """
-
-    def __init__(self, handler: RendezvousHandler, clock: Clock, interval: Duration) -> None:
-        self._handler = handler
-        self._clock = clock
-        self._first = max(interval, SHORTEST_INTERVAL)
-        self._interval = self._first
-        self._failing_since: Instant | None = None
-        self.due: Instant | None = None
-
-    def begin(self) -> None:
-        """Start polling for a new round that has formed."""
-        self._interval = self._first
-        self._failing_since = None
-        self.due = later(self._clock.now(), self._interval) if self._handler.polled else None
-
-    def verdict(self) -> Verdict | None:
-        """Poll the handler if a poll is due. Returns a verdict if a node is waiting to join."""
-        begun = self._clock.now()
-        if self.due is None or begun < self.due:
-            return None
-        waiting = self._waiting()
-        now = self._clock.now()
-        self._interval = min(2 * self._interval, max(LONGEST_INTERVAL, self._first))
-        self.due = later(now, max(self._interval, _SHARE * (now - begun)))
-        return Verdict(Outcome.RESTART, f"{waiting} more node(s) want to take part") if waiting > 0 else None
 
     def _waiting(self) -> int:
         try:
