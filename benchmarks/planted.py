@@ -423,18 +423,21 @@ def ranks_kept() -> None:
 
 
 def counts_from_own_start() -> None:
-    from elastic_core.agent.supervise import RestartBudget
+    from elastic_core.agent.agent import SimpleElasticAgent
 
     first: list[int] = []
 
-    def around(in_round: Any) -> Any:
-        def counts(self: Any, restart_count: int) -> Any:
-            first.append(restart_count)
-            return in_round(self, restart_count - first[0] if self.shared else restart_count)
+    def around(take_round: Any) -> Any:
+        def counts(self: Any, info: Any) -> Any:
+            formed = take_round(self, info)
+            first.append(formed.restart_count)
+            if self._budget.shared:
+                self._budget = replace(self._budget, failures=formed.restart_count - first[0])
+            return formed
 
         return counts
 
-    put(RestartBudget, "in_round", around)
+    put(SimpleElasticAgent, "_take_round", around)
 
 
 def counted_twice() -> None:

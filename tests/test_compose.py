@@ -525,7 +525,7 @@ TWO_NODES = tuple(Cpu(number, node=number // 4, socket=0, core=number // 2, cach
     ],
 )
 def test_unbound_reason_names_the_cause(machine, reason):
-    assert compose.why_unbound(machine, 1, 2).startswith(reason)
+    assert compose.policy.why_unbound(machine, 1, 2).startswith(reason)
 
 
 def test_factory_problems_name_their_origin():

@@ -13,7 +13,6 @@ from elastic_core.agent.interface import (
     WorkerState,
 )
 from elastic_core.agent.process_agent import ProcessAgent
-from elastic_core.agent.supervise import RestartBudget
 
 if TYPE_CHECKING:
     from elastic_core.launch import LocalElasticAgent
@@ -23,7 +22,6 @@ __all__ = [
     "ElasticAgent",
     "LocalElasticAgent",
     "ProcessAgent",
-    "RestartBudget",
     "RunResult",
     "SimpleElasticAgent",
     "Worker",

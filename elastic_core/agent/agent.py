@@ -468,7 +468,7 @@ class SimpleElasticAgent(ElasticAgent):
         """Adopt the round on which its members agreed. If a failure was still waiting for a verdict, the new round
         shows that it has been forgiven."""
         formed = self._formed = info.formed or self._formed
-        before, self._budget = self._budget.failures, self._budget.in_round(formed.restart_count)
+        before, self._budget = self._budget.failures, replace(self._budget, failures=formed.restart_count)
         self._link.joined()
         unjudged, self._unjudged = self._unjudged, None
         if unjudged is not None:

@@ -88,7 +88,7 @@ class CommonStep:
         settle: given this node's highest step, returns the step that the nodes have agreed on (see `agree`).
         reason: why the workers have to stop.
         report: called with the agreed step, the beginning of the stop, the deadline, the local ranks that have saved,
-            and those that have not. It may be called repeatedly with the same values.
+            and those that have not, whenever one of them changes.
     """
 
     def __init__(
@@ -111,6 +111,7 @@ class CommonStep:
         self._call: BackgroundCall[int | None] | None = None
         self._answered = False
         self._step: int | None = None
+        self._reported: tuple[object, ...] = ()  # the arguments of the last call to `report`
 
     def begin(self, until: Instant) -> bool:
         """Ask the workers to stop, and start to negotiate a common step with the other nodes. Returns false if no
@@ -166,7 +167,10 @@ class CommonStep:
         if self._step is not None:
             unsaved = sorted((*running, *failed))
             saved = [rank for rank in self._workers if rank not in unsaved]
-            self._report(self._step, self._since, self._until, saved, unsaved)
+            status = (self._step, self._since, self._until, saved, unsaved)
+            if self._reported != status:
+                self._reported = status
+                self._report(*status)
         return running, failed
 
     def _answer(self, step: int | None) -> None:

@@ -14,6 +14,7 @@ from elastic_core.agent.interface import RunResult, WorkerState
 from elastic_core.agent.stopping import LAST_AFTERGLOW, GroupStop
 from elastic_core.clock import earliest, later
 from elastic_core.errors import HANG
+from elastic_core.interfaces.health import StopStatus
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.log import get_logger
 from elastic_core.metrics import prof_as
@@ -120,12 +121,14 @@ class ProcessAgent(SimpleElasticAgent):
         return CommonStep(self._processes, self._events, self._clock, settle, self._orderly_stop, self._report_saving)
 
     def _report_saving(self, step: int, since: Instant, until: Instant, saved: list[int], unsaved: list[int]) -> None:
-        group = self._worker_group
+        group, now = self._worker_group, self._clock.now()
         ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
-        status = [ranks[rank] for rank in saved], [ranks[rank] for rank in unsaved]
-        changed = self._reporter.saving(group.round, step, since, until, *status)
-        if changed is not None and self._link.rounds:
-            self._link.rounds.report_stop(changed)
+        began, deadline = (self._clock.timestamp() + (at - now) for at in (since, until))
+        global_ranks = (tuple(ranks[rank] for rank in local_ranks) for local_ranks in (saved, unsaved))
+        stop = StopStatus(group.round, step, began, deadline, *global_ranks)
+        self._reporter.saving(stop)
+        if self._link.rounds:
+            self._link.rounds.report_stop(stop)
 
     def _stop_by(self) -> Instant | None:
         """Return the time by which workers that are being stopped must have ended. If a notice takes effect during a

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from elastic_core.agent.interface import WorkerState
 from elastic_core.clock import later
 from elastic_core.errors import DrainedError, SignalException
-from elastic_core.interfaces.health import AgentPhase, StopStatus
+from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.observer import (
     AgentFinished,
     PhaseChanged,
@@ -21,12 +21,13 @@ from elastic_core.interfaces.observer import (
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from elastic_core.agent.interface import WorkerGroup
     from elastic_core.agent.supervise import Decision
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.health import StopStatus
     from elastic_core.interfaces.node import Round
     from elastic_core.interfaces.observer import Observer
     from elastic_core.interfaces.workers import WorkerExit
@@ -44,7 +45,6 @@ class Reporter:
         self._tell = observer
         self._clock = clock
         self._phase: tuple[AgentPhase, str] | None = None
-        self._saving: tuple[object, ...] = ()  # what `saving` was called with
 
     def phase(self, phase: AgentPhase, reason: str = "", sign: Instant | None = None) -> None:
         """Report a phase, but not the same phase and reason twice in a row. `sign` is the time of the first sign of
@@ -53,19 +53,10 @@ class Reporter:
             self._phase = (phase, reason)
             self._tell(PhaseChanged(self._run_id, phase, reason, self._clock.now(), sign))
 
-    def saving(
-        self, round_: int, step: int, since: Instant, until: Instant, saved: Sequence[int], unsaved: Sequence[int]
-    ) -> StopStatus | None:
-        """Report which workers have saved after this step. The workers were asked to stop at `since`, and are killed at
-        `until`. Returns the new status, or None if nothing has changed."""
-        before, self._saving = self._saving, (round_, step, since, until, *saved, None, *unsaved)
-        if not self._phase or before == self._saving:
-            return None
-        now = self._clock.now()
-        began, deadline = (self._clock.timestamp() + (at - now) for at in (since, until))
-        stop = StopStatus(round_, step, began, deadline, tuple(saved), tuple(unsaved))
-        self._tell(PhaseChanged(self._run_id, *self._phase, now, stop=stop))
-        return stop
+    def saving(self, stop: StopStatus) -> None:
+        """Report which workers have saved before a stop."""
+        if self._phase:
+            self._tell(PhaseChanged(self._run_id, *self._phase, self._clock.now(), stop=stop))
 
     def round_formed(self, group: WorkerGroup, formed: Round, seconds: Duration) -> None:
         """Report a new round, which took `seconds` to form."""

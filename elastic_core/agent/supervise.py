@@ -80,10 +80,6 @@ class RestartBudget:
     failures: int = 0
     shared: bool = False
 
-    def in_round(self, restart_count: int) -> RestartBudget:
-        """Return the budget for a round whose members agreed on `restart_count`."""
-        return replace(self, failures=restart_count)
-
 
 @dataclass(frozen=True)
 class Observation:

@@ -3,7 +3,7 @@
 It selects the components that a run uses, builds one agent's objects, and stops them in reverse order.
 """
 
-from elastic_core.compose.agent import AgentParts, answering, composed, parts_for
+from elastic_core.compose.agent import answering, composed, parts_for
 from elastic_core.compose.plan import (
     Plan,
     origins_named,
@@ -13,11 +13,10 @@ from elastic_core.compose.plan import (
     unknown_event_handler,
     without_missing,
 )
-from elastic_core.compose.policy import Entry, function_entry, script_entry, why_unbound
+from elastic_core.compose.policy import Entry, function_entry, script_entry
 
 __all__ = [
     "Entry",
-    "AgentParts",
     "Plan",
     "answering",
     "composed",
@@ -29,6 +28,5 @@ __all__ = [
     "script_entry",
     "selections",
     "unknown_event_handler",
-    "why_unbound",
     "without_missing",
 ]

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.agent import RestartBudget, RunResult, WorkerState
-from elastic_core.agent.supervise import Observation, Order, RestartCause, cause_of_end, judged, supervise
+from elastic_core.agent import RunResult, WorkerState
+from elastic_core.agent.supervise import (
+    Observation,
+    Order,
+    RestartBudget,
+    RestartCause,
+    cause_of_end,
+    judged,
+    supervise,
+)
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.handler import Outcome, Verdict
 from elastic_core.interfaces.node import Round
