@@ -325,10 +325,14 @@ def read_like_run(
     command line asks for help."""
     from elastic_core import config
 
-    def others(*read: Any) -> Sequence[Problem]:
+    def others(settings: config.Settings, origins: Mapping[str, str], tables: Mapping[str, str]) -> Sequence[Problem]:
         from elastic_core import compose
 
-        return compose.problems_of(manager, *read)
+        try:
+            compose.plan_of(compose.without_missing(settings, manager, origins), manager, origins, tables)
+        except ConfigurationError as error:
+            return error.problems
+        return ()
 
     sources = config.Sources(argv, os.environ, current_folder())
     specs = {**config.SPECS, **{spec.name: spec for spec in own}}

@@ -204,9 +204,10 @@ class SimpleElasticAgent(ElasticAgent):
             self._end_hung_workers()
             self._result, self._result_complete = self._ranked(self._monitor_workers(group)), False
             group.state = self._result.state
-            ended = self._reconcile()
-            if ended is not None:
-                return ended
+            while (decision := supervise(self._budget, seen := self._observe())).orders:
+                ended = self._act(seen, decision)
+                if ended is not None:
+                    return ended
 
     def _ranked(self, result: RunResult) -> RunResult:
         """Add the global rank, time, role and round to failures that lack a rank, such as torch's."""
@@ -225,14 +226,6 @@ class SimpleElasticAgent(ElasticAgent):
             self.close()
 
     # -- observing and deciding
-
-    def _reconcile(self) -> Ended | None:
-        """Decide and act until there are no more orders. Returns the outcome if the run has ended."""
-        while (decision := supervise(self._budget, seen := self._observe())).orders:
-            ended = self._act(seen, decision)
-            if ended is not None:
-                return ended
-        return None
 
     def _observe(self) -> Observation:
         seen = Observation(self._result, self._events.why, complete=self._result_complete)

@@ -131,8 +131,20 @@ def answering(plan: Plan, board: StatusBoard, given: HealthCheckServer | None) -
     with contextlib.ExitStack() as stack:
         if given is not None:
             stack.callback(_end, "health endpoint failed", "health check server", given.stop)
-        else:
-            _start_health(plan, board, stack)
+        elif (server := plan.made_health_endpoint(board)) is not None:
+            from elastic_core.health.checks import RunningChecks
+
+            settings, checks = plan.settings, health_checks(plan.manager, plan.contexts, CheckMoment.RUNNING)
+            board.have_checked(RunningChecks(checks, SystemClock()).results)
+            stack.callback(_end, "health endpoint failed", f"health endpoint {settings.health}", server.stop)
+            try:
+                server.start()
+            except OSError as error:
+                message = (
+                    f"the health endpoint {settings.health!r} cannot use port {settings.health_port}: "
+                    f"{error.strerror or error}; choose another port"
+                )
+                raise ConfigurationError(Problem("--health-port", message)) from error
         yield
 
 
@@ -208,24 +220,3 @@ def _event_recorder(name: str, stack: contextlib.ExitStack) -> EventRecorder:
     if close is not None:
         stack.callback(_end, "plugin failed", f"event handler {name}", close)
     return EventRecorder(handler, name)
-
-
-def _start_health(plan: Plan, board: StatusBoard, stack: contextlib.ExitStack) -> None:
-    server, settings = plan.made_health_endpoint(board), plan.settings
-    if server is None:
-        return
-    from elastic_core.health.checks import RunningChecks
-
-    checks = health_checks(plan.manager, plan.contexts, CheckMoment.RUNNING)
-    board.have_checked(RunningChecks(checks, SystemClock()).results)
-    stack.callback(_end, "health endpoint failed", f"health endpoint {settings.health}", server.stop)
-    try:
-        server.start()
-    except OSError as error:
-        raise ConfigurationError(
-            Problem(
-                "--health-port",
-                f"the health endpoint {settings.health!r} cannot use port {settings.health_port}: "
-                f"{error.strerror or error}; choose another port",
-            )
-        ) from error

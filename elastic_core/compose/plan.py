@@ -29,7 +29,7 @@ from elastic_core.log import get_logger
 from elastic_core.text import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
@@ -217,17 +217,6 @@ def plan_of(
         found.get(WorkerStarterRecord),
         added or {},
     )
-
-
-def problems_of(
-    manager: PluginManager, settings: Settings, origins: Mapping[str, str], tables: Mapping[str, str]
-) -> Sequence[Problem]:
-    """Return the problems that `plan_of` would raise."""
-    try:
-        plan_of(without_missing(settings, manager, origins), manager, origins, tables)
-    except ConfigurationError as error:
-        return error.problems
-    return ()
 
 
 def without_missing(settings: Settings, manager: PluginManager, origins: Mapping[str, str]) -> Settings:
