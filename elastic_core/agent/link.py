@@ -1,6 +1,6 @@
 """The agent's link to the other nodes, for two kinds of handlers. Some handlers push verdicts and count failures; plain
-handlers only form rounds. This module also lets a node join a round, learn the round's members, and
-assign ranks to its workers.
+handlers only form rounds. This module also lets a node join a round, learn the round's members, and assign ranks to its
+workers.
 
 With a plain handler, the link polls for waiting nodes, the agent's own budget counts the failures, and there is no exit
 barrier. Handlers written for torchrun return a rank and a size, but not the other members. Each node therefore

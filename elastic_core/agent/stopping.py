@@ -154,10 +154,12 @@ class GroupStop:
         because a process may have forked before SIGKILL."""
         now = self._clock.now()
         until = later(now, patience)
-        while now < until and self._unfinished():
+        while self._unfinished():
             kill()
             self._wait_for_ends(until, progress.look(now), later(now, _LOOK_AGAIN))
             now = self._clock.now()
+            if now >= until:
+                return
 
     def reap(self) -> None:
         """Record the workers that have ended."""
