@@ -387,9 +387,8 @@ class SimpleElasticAgent(ElasticAgent):
             self._unless_signaled(partial(self._link.leave, reason))
 
     def _unless_signaled(self, action: Callable[[], T], progress: Progress | None = None) -> T | None:
-        """Return the action's result, or None if a signal arrives first. The action then continues in its thread.
-        Signals that arrive within half a second of each other form one request. After a second request, the handler no
-        longer waits for other nodes."""
+        """Return the action's result, or None if a signal arrives first. The action then continues in its thread. After
+        a second request to leave, the handler no longer waits for other nodes."""
         before = len(self._events.signals)
         try:
             call = BackgroundCall(action, "rendezvous", self._events.wake)

@@ -50,12 +50,11 @@ class Link:
     do not need the handler.
 
     Args:
-        interval: seconds until a plain handler is first polled.
         listener: called from any thread when there may be a verdict.
 
     Attributes:
         rounds: the handler if it counts the failures of all nodes and reports when the other nodes have succeeded,
-            otherwise None. It may be used directly.
+            otherwise None.
         has_left: whether `leave` has been called.
     """
 
