@@ -33,7 +33,9 @@ _HELPERS_GRACE: Duration = 2.0  # seconds for helpers to clean up after the work
 _CONSOLE_PATIENCE: Duration = 30.0  # seconds for which the console may stall before the rest of the output is dropped
 _HURRIED_PATIENCE: Duration = 2.0  # the same limit after a signal has asked the agent to leave
 _LOOK_AT_STORE: Duration = 0.5  # `stop_by` depends on the store's last response, and no event reports a change
-_LOOK_AGAIN: Duration = 0.05  # between checks after SIGKILL, and on some platforms of processes that are not children
+# Between checks for what no event reports: a worker that calls `stopped`, a process that forks before SIGKILL, and on
+# some platforms the end of a process that is not a child.
+_LOOK_AGAIN: Duration = 0.05
 
 
 class GroupStop:
@@ -150,8 +152,7 @@ class GroupStop:
             self._wait_for_ends(until, later(now, _LOOK_AGAIN))
 
     def _kill(self, kill: Callable[[], None], patience: Duration, progress: Progress) -> None:
-        """Call `kill` until all processes have ended or `patience` seconds have passed. One call may not suffice,
-        because a process may have forked before SIGKILL."""
+        """Call `kill` until all processes have ended or `patience` seconds have passed."""
         now = self._clock.now()
         until = later(now, patience)
         while self._unfinished():
