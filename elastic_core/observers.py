@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from elastic_core import events, metrics
 from elastic_core.interfaces.observer import (
@@ -19,9 +19,9 @@ from elastic_core.log import get_logger
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.health import StopStatus
     from elastic_core.interfaces.observer import Fact, Observer
-
-F = TypeVar("F")
 
 
 @dataclass(frozen=True)
@@ -39,37 +39,44 @@ class CombinedObserver:
 
 
 class History:
-    """The facts of one run, in order, for the result file and the final report."""
+    """The history of one run, for the result file and the final report. It contains all facts, in order, except worker
+    exits, phases and recoveries. `stops` contains the last status of each stop that gave the workers time to save."""
 
     def __init__(self) -> None:
-        self._facts: list[Fact] = []
+        self.rounds: list[RoundFormed] = []
+        self.started: list[WorkersStarted] = []
+        self.failures: list[ProcessFailure] = []
+        self.restarts: list[RestartDecided] = []
+        self.stops: list[StopStatus] = []
+        self.finished: AgentFinished | None = None
 
     def __call__(self, fact: Fact) -> None:
-        self._facts.append(fact)
-
-    def _of(self, kind: type[F]) -> list[F]:
-        return [fact for fact in self._facts if isinstance(fact, kind)]
-
-    @property
-    def finished(self) -> AgentFinished | None:
-        """How the run ended, or None if it has not ended."""
-        return next(iter(self._of(AgentFinished)), None)
+        if isinstance(fact, RoundFormed):
+            self.rounds.append(fact)
+        elif isinstance(fact, WorkersStarted):
+            self.started.append(fact)
+        elif isinstance(fact, WorkerFailed):
+            self.failures.append(fact.failure)
+        elif isinstance(fact, RestartDecided):
+            self.restarts.append(fact)
+        elif isinstance(fact, PhaseChanged) and fact.stop is not None:
+            self.stops = [*(stop for stop in self.stops if stop.round != fact.stop.round), fact.stop]
+        elif isinstance(fact, AgentFinished):
+            self.finished = fact
 
     @property
     def restarts_by_round(self) -> dict[int, int]:
         """The number of restarts before each round, by round number."""
-        return {fact.round: fact.formed.restart_count for fact in self._of(RoundFormed) if fact.formed}
+        return {fact.round: fact.formed.restart_count for fact in self.rounds if fact.formed}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the history for JSON. `stops` has the last status of each stop that gave the workers time to save."""
-        started = self._of(WorkersStarted)
-        last_stops = {fact.stop.round: fact.stop for fact in self._of(PhaseChanged) if fact.stop}
+        """Return the history for JSON."""
         return {
-            "rounds": [fact.as_dict() for fact in self._of(RoundFormed)],
-            "workers": [{"run_id": it.run_id, "round": it.round, "pids": dict(it.pids)} for it in started],
-            "failures": [fact.failure.as_dict() for fact in self._of(WorkerFailed)],
-            "restarts": [asdict(fact) for fact in self._of(RestartDecided)],
-            "stops": [asdict(stop) for stop in last_stops.values()],
+            "rounds": [fact.as_dict() for fact in self.rounds],
+            "workers": [{"run_id": it.run_id, "round": it.round, "pids": dict(it.pids)} for it in self.started],
+            "failures": [failure.as_dict() for failure in self.failures],
+            "restarts": [asdict(fact) for fact in self.restarts],
+            "stops": [asdict(stop) for stop in self.stops],
         }
 
 

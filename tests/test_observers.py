@@ -48,11 +48,11 @@ def notify_all(observer: Observer):
         observer(fact)
 
 
-def test_history_contains_the_end_of_the_run():
+def test_history_keeps_everything():
     history = History()
-    assert history.finished is None
     notify_all(history)
-    assert history.finished == FACTS[4]
+    assert (history.rounds, history.started, history.failures) == ([FACTS[0]], [FACTS[1]], [FAILURE])
+    assert (history.restarts, history.finished) == ([FACTS[3]], FACTS[4])
 
 
 def test_history_is_json_serializable():

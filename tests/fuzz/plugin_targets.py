@@ -39,7 +39,7 @@ if find_spec("elastic_http_health"):
     from elastic_http_health.options import Limits, Options, read_options
     from elastic_http_health.router import Router
 
-    _ROUTER = Router(FakeAgentView(), 10.0, Options(token="secret"), ["localhost"], True, Counts(), FakeClock())
+    _ROUTER = Router(FakeAgentView(), 10.0, Options(token="secret"), ["localhost"], True, Counts())
 
     @target(
         (),
