@@ -228,7 +228,7 @@ if find_spec("elastic_etcd") and find_spec("google.protobuf"):
         with suppress(ConfigurationError):
             parse_endpoints(first)
         options = dict(line.partition("=")[::2] for line in rest if not line.startswith("password_file"))
-        read_parameters(first, options, {})
+        read_parameters(first, options)
 
 
 if find_spec("elastic_etcd_legacy") and find_spec("google.protobuf"):

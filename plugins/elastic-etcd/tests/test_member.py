@@ -11,10 +11,11 @@ from dataclasses import replace
 import psutil
 import pytest
 from cluster import LONG
+from elastic_etcd.client.channel import Security
 from elastic_etcd.server import member
 from elastic_etcd.server.cluster import Cluster, Place
-from elastic_etcd.server.gateway import Refused, ask, is_healthy
-from elastic_etcd.server.member import Files, ServedCluster
+from elastic_etcd.server.gateway import Refused, ask, context_of, is_healthy
+from elastic_etcd.server.member import ServedCluster
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.support.sockets import PortReservation, resolve_host
@@ -46,10 +47,10 @@ def agents(places, tmp_path):
     """`agents(n)`: n agents, each with its member; at the end, no folder may be left."""
     made = []
 
-    def make(count, run_id="job", files=None, at=()):
-        cluster = Cluster(run_id, at or places(count, "https" if files else "http"))
+    def make(count, run_id="job", tls=None, at=()):
+        cluster = Cluster(run_id, at or places(count, "https" if tls else "http"))
         for _ in range(count):
-            made.append(ServedCluster(cluster, files, parent=str(tmp_path)))
+            made.append(ServedCluster(cluster, tls, parent=str(tmp_path)))
             made[-1].start()
         return made[-count:]
 
@@ -195,9 +196,9 @@ def test_clusters_of_two_jobs_stay_separate(agents, eventually):
 
 
 def test_members_over_tls_refuse_clients_without_certificate(agents, eventually, certificates):
-    files = Files(certificates.ca, certificates.cert, certificates.key)
-    made = agents(3, files=files)
-    together(eventually, made, files.context())
+    tls = Security(certificates.ca, certificates.cert, certificates.key)
+    made = agents(3, tls=tls)
+    together(eventually, made, context_of(tls))
     with pytest.raises(OSError, match=r"CERTIFICATE_VERIFY_FAILED|certificate required|reset|EOF"):
         ask(f"{made[0].own.url}/v3/cluster/member/list", {})
 

@@ -59,7 +59,9 @@ def test_all_invalid_endpoints_are_reported_together():
 
 
 def read(endpoint="a", environment=None, **options):
-    return read_parameters(endpoint, options, environment or {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("elastic_etcd.parameters._taken", environment or {})
+        return read_parameters(endpoint, options)
 
 
 def problems(*args, **options):

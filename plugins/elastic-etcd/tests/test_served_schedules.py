@@ -33,12 +33,13 @@ LONG = 180.0
 
 AGENT = """
 import json, signal, sys, threading
+from elastic_etcd.client.channel import Security
 from elastic_etcd.server.cluster import Cluster, Place
-from elastic_etcd.server.member import ServedCluster, files_of
+from elastic_etcd.server.member import ServedCluster
 
 own, folder, hosts, tls = json.loads(sys.argv[1])
 places = tuple(Place(host, 2379, 2380, "https" if tls else "http") for host in hosts)
-served = ServedCluster(Cluster("job", places), files_of(*tls) if tls else None, own, folder)
+served = ServedCluster(Cluster("job", places), Security(*tls) if tls else None, own, folder)
 over = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: over.set())
 served.start()

@@ -98,7 +98,7 @@ def client_for(parameters: EtcdParameters, longest: Duration = math.inf, node: s
 def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> ServedCluster:
     """Return the cluster that the agents serve at the endpoints. Raises ConfigurationError for bad parameters."""
     from elastic_etcd.server.cluster import Cluster, Place
-    from elastic_etcd.server.member import ServedCluster, files_of
+    from elastic_etcd.server.member import ServedCluster, expect_usable
 
     options, tls = options_of(params, SERVING), parameters.security
     problems, hosts = [], len(parameters.endpoints)
@@ -113,8 +113,9 @@ def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> 
         raise ConfigurationError(*problems)
     scheme, peer_port = "https" if tls else "http", options["serve_peer_port"]
     places = tuple(Place(it.host, it.port, peer_port or it.port + 1, scheme) for it in parameters.endpoints)
-    files = files_of(tls.ca_cert, tls.cert, tls.key) if tls else None
-    return ServedCluster(Cluster(params.run_id, places), files, params.local_addr, options["serve_folder"])
+    if tls is not None:
+        expect_usable(tls)
+    return ServedCluster(Cluster(params.run_id, places), tls, params.local_addr, options["serve_folder"])
 
 
 def _backend(
@@ -179,18 +180,14 @@ def _round_store(parameters: EtcdParameters, keys: Keys, name: str) -> Store:
 
 def _lasting_store(params: RendezvousParameters, parameters: EtcdParameters) -> Store:
     client, keys = client_for(parameters), Keys(parameters.prefix, params.run_id)
-    with contextlib.ExitStack() as undo:
-        undo.callback(client.close)
-        try:
-            client.read(keys.state)
-        except EtcdUnreachable as error:
-            raise RendezvousConnectionError(f"could not create a store in etcd: {error}") from error
-        except EtcdError as error:
-            raise RendezvousError(f"could not create a store in etcd: {error}") from error
-        # Keys expire a day after the first write, which creates the lease.
-        store = _store(client, keys.store, lambda client: client.grant(_STORE_TTL).id)
-        undo.pop_all()
-    return store
+    try:
+        client.read(keys.state)
+    except EtcdError as error:
+        client.close()
+        kind = RendezvousConnectionError if isinstance(error, EtcdUnreachable) else RendezvousError
+        raise kind(f"could not create a store in etcd: {error}") from error
+    # Keys expire a day after the first write, which creates the lease.
+    return _store(client, keys.store, lambda client: client.grant(_STORE_TTL).id)
 
 
 def _store(client: EtcdClient, prefix: str, lease: Callable[[EtcdClient], int], as_torch: bool = True) -> Store:

@@ -159,11 +159,7 @@ class Members:
         """Record that a member failed, and switch to the next one unless another thread already has. Followers are
         notified of a switch. Other threads' calls on the failed member continue."""
         member.found_bad(fault)
-        with self._lock:
-            is_current = member.number == self._current
-            followers = self._moved_to((member.number + 1) % len(self.all)) if is_current else []
-        for follower in followers:
-            follower(member)
+        self._switch(member, self.all[(member.number + 1) % len(self.all)])
 
     @contextlib.contextmanager
     def followed(self, follower: Follower) -> Iterator[None]:
@@ -188,12 +184,9 @@ class Members:
         if found is None:
             return False
         found.found_well()
-        with self._lock:
-            before = self.all[self._current]
-            is_bad = not before.answered  # otherwise, another thread has already found one
-            followers = self._moved_to(found.number) if is_bad else []
-        for follower in followers:
-            follower(before)
+        before = self.all[self._current]
+        if not before.answered:  # otherwise, another thread has already found one
+            self._switch(before, found)
         return True
 
     def close(self) -> None:
@@ -206,10 +199,14 @@ class Members:
         for member in self.all:
             member.close()
 
-    def _moved_to(self, number: int) -> list[Follower]:
-        """Switch to this member, and return the followers to notify. The caller holds the lock."""
-        before, self._current = self._current, number
-        return [] if number == before else [*self._followers]
+    def _switch(self, before: Member, after: Member) -> None:
+        with self._lock:
+            if before is after or before.number != self._current:  # another thread has already switched
+                return
+            self._current = after.number
+            followers = [*self._followers]
+        for follower in followers:
+            follower(before)
 
     def _expect_open(self) -> None:
         if self._closing.is_set():

@@ -13,9 +13,10 @@ from elastic_etcd.server.cluster import Answer, members_of
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from elastic_core.plugin import Duration
+    from elastic_etcd.client.channel import Security
     from elastic_etcd.server.cluster import Place
 
 _PATIENCE: Duration = 1.0  # seconds for one answer
@@ -63,16 +64,24 @@ def is_healthy(url: str, timeout: float = 1.0, security: ssl.SSLContext | None =
     return bool(ask(f"{url}/health", None, timeout, security)["health"] == "true")
 
 
-class Gateway:
-    """Asks members about their cluster. Unless documented otherwise, calls raise the errors in UNUSABLE. `security`
-    creates a new TLS context for each request, because certificates may be renewed (default: plain text)."""
+def context_of(tls: Security) -> ssl.SSLContext:
+    """Return the TLS context for requests to members. Raises OSError if the files cannot be used."""
+    import ssl
 
-    def __init__(self, security: Callable[[], ssl.SSLContext] | None = None) -> None:
-        self._security: Callable[[], ssl.SSLContext | None] = security or (lambda: None)
+    made = ssl.create_default_context(cafile=tls.ca_cert)
+    made.load_cert_chain(tls.cert or "", tls.key)
+    return made
+
+
+class Gateway:
+    """Asks members about their cluster. Unless documented otherwise, calls raise the errors in UNUSABLE."""
+
+    def __init__(self, tls: Security | None) -> None:
+        self._tls = tls
 
     def at(self, place: Place, path: str, **words: Any) -> Any:
         """Call this path of the API on the member at this place."""
-        return ask(f"{place.url}/v3/{path}", words, _PATIENCE, self._security())
+        return ask(f"{place.url}/v3/{path}", words, _PATIENCE, self._context())
 
     def look(self, places: Sequence[Place]) -> list[Answer]:
         """Ask these places in parallel, and return their answers within 2.5 s. Never raises."""
@@ -90,14 +99,18 @@ class Gateway:
                     return str(self.at(answer.place, "maintenance/status")["leader"])
         return ""
 
+    def _context(self) -> ssl.SSLContext | None:
+        """Return a new context for each request, because certificates may be renewed."""
+        return context_of(self._tls) if self._tls else None
+
     def _answer(self, place: Place) -> Answer:
         """Ask the peer port for the members, because it answers before there is a quorum."""
         try:  # asked before the member list, so that the list of a healthy member is up to date
-            healthy = is_healthy(place.url, _PATIENCE, self._security())
+            healthy = is_healthy(place.url, _PATIENCE, self._context())
         except UNUSABLE:
             healthy = False
         try:
-            members = members_of(ask(f"{place.peer_url}/members", None, _PATIENCE, self._security()))
+            members = members_of(ask(f"{place.peer_url}/members", None, _PATIENCE, self._context()))
         except UNUSABLE as error:
             return Answer(place, isinstance(error, ConnectionRefusedError) and _refuses_everywhere(place))
         return Answer(place, False, members, healthy)

@@ -8,11 +8,9 @@ import hashlib
 import os
 import shutil
 import socket
-import ssl
 import stat
 import tempfile
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,13 +42,14 @@ from elastic_etcd.server.cluster import (
     members_of,
     shown,
 )
-from elastic_etcd.server.gateway import UNUSABLE, Gateway, Refused
+from elastic_etcd.server.gateway import UNUSABLE, Gateway, Refused, context_of
 from elastic_etcd.server.process import ServerProcess, find_binary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from elastic_core.plugin import Address, Duration
+    from elastic_etcd.client.channel import Security
     from elastic_etcd.server.process import Binary
 
 _PAUSES = Backoff(first=0.1, longest=1.0)  # seconds between polls, because etcd does not push membership changes
@@ -61,44 +60,23 @@ _BEAT, _ELECTION = "100", "500"  # ms; a lost leader costs two to three election
 _NO_FSYNC = (3, 5)  # the first version with --unsafe-no-fsync
 
 
-@dataclass(frozen=True)
-class Files:
-    """The PEM files with which members serve clients and each other."""
-
-    ca: str
-    cert: str
-    key: str
-
-    def flags(self) -> list[str]:
-        """Return the flags for client and peer connections, both of which require a certificate."""
-        pairs = (("trusted-ca-file", self.ca), ("cert-file", self.cert), ("key-file", self.key))
-        named = [f"--{kind}{name}={path}" for kind in ("", "peer-") for name, path in pairs]
-        return ["--client-cert-auth", "--peer-client-cert-auth", *named]
-
-    def context(self) -> ssl.SSLContext:
-        """The TLS context for requests to members."""
-        made = ssl.create_default_context(cafile=self.ca)
-        made.load_cert_chain(self.cert, self.key)
-        return made
-
-
 class ServedCluster:
     """The cluster as one agent sees it, and this agent's member. An agent has a member if one of the places is on its
     machine and no other agent there holds this place. `own` is the place, or None until it is known. Thread-safe.
 
     Args:
-        files: the files for TLS (default: plain text).
+        tls: the files for TLS, all of which are set (default: plain text).
         local_addr: address of this machine on which to listen if the name of its place resolves to a loopback address
             here.
         parent: the folder in which the data folder is created (default: the temporary folder).
     """
 
     def __init__(
-        self, cluster: Cluster, files: Files | None = None, local_addr: str | None = None, parent: str | None = None
+        self, cluster: Cluster, tls: Security | None = None, local_addr: str | None = None, parent: str | None = None
     ) -> None:
         self._cluster = cluster
-        self._files = files
-        self._gateway = Gateway(files.context if files else None)
+        self._tls = tls
+        self._gateway = Gateway(tls)
         self._local_addr = local_addr
         self._parent = parent
         self._clock = SystemClock()
@@ -284,7 +262,7 @@ class ServedCluster:
             *("--initial-cluster-token", self._cluster.token),
             *("--initial-cluster-state", "existing" if others else "new", "--strict-reconfig-check"),
             *("--heartbeat-interval", _BEAT, "--election-timeout", _ELECTION),
-            *(self._files.flags() if self._files else ()),
+            *(_flags(self._tls) if self._tls else ()),
             *(["--unsafe-no-fsync"] if self._binary.numbers >= _NO_FSYNC else ()),  # the data does not outlive us
         ]
         client, peer = (listens[0], own.url), (listens[1], own.peer_url)
@@ -355,15 +333,20 @@ def _held(place: Place) -> socket.socket | None:
     return holds
 
 
-def files_of(ca: str | None, cert: str | None, key: str | None) -> Files:
-    """Return the TLS files. Raises ConfigurationError unless all are set and usable."""
-    if ca and cert and key:
-        files = Files(ca, cert, key)
-        try:
-            files.context()
-        except OSError as error:
-            message = f"cannot load ca_cert {ca}, ssl_cert {cert} and ssl_cert_key {key}: {error}"
-            raise ConfigurationError(Problem("--rdzv-conf: serve", message)) from error
-        return files
-    message = "serving over https requires ca_cert, ssl_cert and ssl_cert_key; set all, or use http"
+def expect_usable(tls: Security) -> None:
+    """Raise ConfigurationError unless all files for TLS are set and usable."""
+    try:
+        if tls.ca_cert and tls.cert and tls.key:
+            context_of(tls)
+            return
+        message = "serving over https requires ca_cert, ssl_cert and ssl_cert_key; set all, or use http"
+    except OSError as error:
+        message = f"cannot load ca_cert {tls.ca_cert}, ssl_cert {tls.cert} and ssl_cert_key {tls.key}: {error}"
     raise ConfigurationError(Problem("--rdzv-conf: serve", message))
+
+
+def _flags(tls: Security) -> list[str]:
+    """Return the flags for client and peer connections, both of which require a certificate."""
+    pairs = (("trusted-ca-file", tls.ca_cert), ("cert-file", tls.cert), ("key-file", tls.key))
+    named = [f"--{kind}{name}={path}" for kind in ("", "peer-") for name, path in pairs]
+    return ["--client-cert-auth", "--peer-client-cert-auth", *named]

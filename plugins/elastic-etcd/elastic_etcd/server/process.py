@@ -32,7 +32,6 @@ _WAYS = (
 _INHERITED = ("PATH", "HOME", "TMPDIR", "LANG", "TZ")
 _ALSO = ("LD_", "GO")  # variables for the loader and for Go's runtime; ETCD_ variables would act as additional flags
 _ANSWER: Duration = 5.0  # seconds for a binary to print its version; a wrapper may start slowly
-_MOST_CANDIDATES = 8
 _LOG_END = 64 * 1024  # bytes
 _PATIENCE = 15.0  # seconds; the keeper itself kills a server that has not exited after 5
 _TOLD = 2.0
@@ -90,7 +89,7 @@ def _on_path(path: str) -> tuple[list[str], list[str]]:
             unsafe.append(program)
         else:
             found.setdefault(real, program)
-    return [*found.values()][:_MOST_CANDIDATES], unsafe
+    return [*found.values()], unsafe
 
 
 @functools.cache

@@ -77,7 +77,7 @@ class Reader:
     def _watched(self, missing: set[bytes], revision: int, deadline: Deadline) -> Found:
         """Wait for all keys with a single watch, because every watch needs its own stream. The watch also receives any
         other keys that sort between them."""
-        over = Deadline(self._clock, timedelta, self._closed)  # allows a single attempt, whose error `wait_for` raises
+        over = Deadline(self._clock, timedelta(0), self._closed)  # one attempt, whose error `wait_for` raises
         watch = _Missing(self._client, missing, lambda keys: self.those(keys, over), revision, self._clock)
         with self._changing:
             self._watches.add(watch)

@@ -224,7 +224,7 @@ class KeyStore:
         return at[len(self._data) :].decode(errors="replace")
 
     def _deadline(self, patience: timedelta | None = None) -> Deadline:
-        return Deadline(self._clock, lambda: self.timeout if patience is None else patience, self._closed)
+        return Deadline(self._clock, self.timeout if patience is None else patience, self._closed)
 
     def _found_lease(self, deadline: Deadline) -> int:
         if not isinstance(self._lease, int):

@@ -18,7 +18,6 @@ rejects a late copy whose lease no longer exists.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import uuid
 from collections import deque
@@ -65,22 +64,17 @@ class Marker:
 
 class Deadline:
     """The time limit for an operation that begins now. While no member answers, the operation is retried until the
-    limit or until `closed` is set. `patience` returns the limit. It is called at most once, and only if needed, because
-    torch's C++ side is slow to return a timeout."""
+    limit or until `closed` is set."""
 
-    def __init__(self, clock: Clock, patience: Callable[[], timedelta], closed: threading.Event) -> None:
+    def __init__(self, clock: Clock, patience: timedelta, closed: threading.Event) -> None:
+        self.patience = patience
         self._clock = clock
-        self._begun = clock.now()
-        self._asked = patience
+        self._ends = later(clock.now(), patience.total_seconds())
         self._closed = closed
-
-    @functools.cached_property
-    def patience(self) -> timedelta:
-        return self._asked()
 
     def left(self) -> Duration:
         """Return how many seconds are left. The result is 0 or less when the time is up."""
-        return later(self._begun, self.patience.total_seconds()) - self._clock.now()
+        return self._ends - self._clock.now()
 
     def allows_another(self) -> bool:
         """Pause after an attempt that no member answered. Returns whether there is time for another attempt."""
