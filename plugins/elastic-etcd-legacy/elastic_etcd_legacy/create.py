@@ -12,7 +12,7 @@ from elastic_etcd.parameters import read_parameters
 
 from elastic_core.plugin import ConfigurationError, Problem, advertised_address, get_logger, options_of
 from elastic_etcd_legacy.handler import EtcdRendezvousHandler
-from elastic_etcd_legacy.plugin import PROTOCOL
+from elastic_etcd_legacy.plugin import CLUSTER, NAMES, PROTOCOL
 from elastic_etcd_legacy.settings import DEFAULT_PREFIX, LegacySettings
 
 if TYPE_CHECKING:
@@ -21,14 +21,11 @@ if TYPE_CHECKING:
 
     from elastic_core.plugin import RendezvousParameters, Store
 
-_NAMES = {"ca_cert": "cacert", "ssl_cert": "cert", "ssl_cert_key": "key"}
-"""Parameter names: elastic-etcd's -> this backend's."""
 ADVICE = (
     "only the backend's name changes; the backend etcd re-forms the job immediately after a failure, pushes changes to "
     "the members, and scales better, because its cost does not grow with the square of the number of nodes"
 )
 _warned = threading.Event()
-_SAME = ("protocol", "user", "password", "password_file", "password_env", "insecure_password")
 
 
 def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
@@ -81,14 +78,13 @@ def read(params: RendezvousParameters) -> tuple[LegacySettings, EtcdParameters]:
 
 
 def _cluster(params: RendezvousParameters) -> EtcdParameters:
-    options = {name: params.get(name) for name in _SAME}
-    options |= {theirs: params.get(ours) for theirs, ours in _NAMES.items()}
+    options = {option.name: params.get(NAMES.get(option.name, option.name)) for option in CLUSTER}
     return read_parameters(params.endpoint, options)
 
 
 def _renamed(problem: Problem) -> Problem:
     def renamed(text: str) -> str:
-        return re.sub(r"\b(ca_cert|ssl_cert_key|ssl_cert)\b", lambda found: _NAMES[found[0]], text)
+        return re.sub(r"\b(ca_cert|ssl_cert_key|ssl_cert)\b", lambda found: NAMES[found[0]], text)
 
     return Problem(renamed(problem.origin), renamed(problem.message))
 

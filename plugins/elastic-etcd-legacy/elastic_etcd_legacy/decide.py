@@ -128,4 +128,4 @@ def nodes_waiting(view: DocumentView, version: int, bounds: Bounds) -> int:
     if document is None or (version and (not intact or view.version != version)):
         return 1 if version else 0
     free = bounds.most - len(document.participants)
-    return document.num_workers_waiting if intact and free > 0 else 0
+    return len(document.waiting) if intact and free > 0 else 0

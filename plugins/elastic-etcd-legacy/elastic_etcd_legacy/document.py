@@ -42,11 +42,6 @@ class Rendezvous:
     confirmed: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
 
-    @property
-    def num_workers_waiting(self) -> int:
-        """How many nodes are waiting for the next round."""
-        return len(self.waiting)
-
 
 @dataclass(frozen=True)
 class DocumentView:

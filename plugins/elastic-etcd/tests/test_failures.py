@@ -117,7 +117,7 @@ def test_closed_connection_suggests_the_other_protocol():
 
 def test_vague_fault_does_not_replace_a_specific_one():
     vague = fault(Failure("UNAVAILABLE", CONNECT + "Failed to connect to remote host: FD Shutdown"), over_tls=False)
-    member = Member(0, "there:2379", security=None)
+    member = Member("there:2379", security=None)
     member.found_bad(vague)
     assert member.fault == "it cannot be reached"
     member.found_bad("nothing listens there")

@@ -31,8 +31,6 @@ from elastic_etcd.parameters import SHORTEST_TTL, EtcdParameters, read_parameter
 from elastic_etcd.plugin import ETCD, SERVING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from elastic_core.plugin import Duration, RendezvousParameters, RoundHandler, Store
     from elastic_etcd.server import EtcdServer
     from elastic_etcd.server.member import ServedCluster
@@ -173,12 +171,22 @@ def _round_store(parameters: EtcdParameters, keys: Keys, name: str) -> Store:
         return found.lease
 
     def make() -> Store:
-        return _store(client_for(parameters), keys.round_store(name), lease, as_torch=bool(sys.modules.get("torch")))
+        from elastic_etcd.store.store import KeyStore
+
+        kind = KeyStore
+        if sys.modules.get("torch"):
+            from elastic_etcd.store import EtcdStore
+
+            kind = EtcdStore
+        client = client_for(parameters)
+        return kind(client, keys.round_store(name), lease=partial(lease, client), owns_client=True)
 
     return make() if sys.modules.get("torch") else cast("Store", StoreOnFirstUse(make))
 
 
 def _lasting_store(params: RendezvousParameters, parameters: EtcdParameters) -> Store:
+    from elastic_etcd.store import EtcdStore
+
     client, keys = client_for(parameters), Keys(parameters.prefix, params.run_id)
     try:
         client.read(keys.state)
@@ -187,16 +195,5 @@ def _lasting_store(params: RendezvousParameters, parameters: EtcdParameters) -> 
         kind = RendezvousConnectionError if isinstance(error, EtcdUnreachable) else RendezvousError
         raise kind(f"could not create a store in etcd: {error}") from error
     # Keys expire a day after the first write, which creates the lease.
-    return _store(client, keys.store, lambda client: client.grant(_STORE_TTL).id)
-
-
-def _store(client: EtcdClient, prefix: str, lease: Callable[[EtcdClient], int], as_torch: bool = True) -> Store:
-    """Create a store that closes the client."""
-    from elastic_etcd.store.store import KeyStore
-
-    kind = KeyStore
-    if as_torch:
-        from elastic_etcd.store.torch_store import EtcdStore
-
-        kind = EtcdStore
-    return kind(client, prefix, lease=partial(lease, client), owns_client=True)
+    store: Store = EtcdStore(client, keys.store, lease=lambda: client.grant(_STORE_TTL).id, owns_client=True)
+    return store

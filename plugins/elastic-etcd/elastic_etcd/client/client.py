@@ -13,7 +13,7 @@ import math
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.plugin import SystemClock, later
+from elastic_core.plugin import Backoff, SystemClock, later
 from elastic_etcd.client import convert
 from elastic_etcd.client.errors import (
     ErrorMeaning,
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from elastic_etcd.client.values import Committed, Range, Transaction
 
 _SHORTEST: Duration = 0.01
-_SEARCHES: tuple[Duration, ...] = (0.1, 0.25, 0.5)
-"""How long to search for a working member after the first failed attempt, the second one, and so on."""
+_SEARCHES = Backoff(first=0.1, longest=0.5)  # seconds to search for a working member after failed attempts
 
 
 class EtcdClient:
@@ -138,10 +137,8 @@ class Call:
         self._deadline = later(client.clock.now(), client.timeout)
         self._sent = False
         self._failures = 0
-        # Members by number. The sets are replaced, not changed, so that no set is created for a call that succeeds
-        # immediately.
-        self._logged_in: frozenset[int] = frozenset()
-        self._mistrusted: frozenset[int] = frozenset()
+        self._logged_in: set[Member] = set()
+        self._mistrusted: set[Member] = set()
 
     def answer(self) -> Any:
         """Return a member's answer. Raises EtcdUnreachable if no member answered in time or, with `landed` set, if the
@@ -191,7 +188,7 @@ class Call:
                 landed=True,
             ) from None
         if is_mistrust(failure):  # retrying is useless if certificates are rejected everywhere and never worked
-            self._mistrusted |= {member.number}
+            self._mistrusted.add(member)
         members = self._members.all
         if len(self._mistrusted) == len(members) and not any(it.known_good for it in members):
             raise EtcdRefused(f"cannot connect to etcd over TLS: {self._members.faults()}") from None
@@ -199,14 +196,13 @@ class Call:
             raise EtcdUnreachable(
                 f"etcd did not answer within {self._client.timeout:g} s: {self._members.faults()}"
             ) from failure
-        search = _SEARCHES[min(self._failures, len(_SEARCHES) - 1)]
         self._failures += 1
-        self._members.find(min(search, self._left()))
+        self._members.find(min(_SEARCHES.pause(self._failures), self._left()))
 
     def _may_log_in(self, member: Member, metadata: Metadata) -> bool:
         """Log in again once per member, because a lagging member may not know a token that another one issued."""
-        again = member.number not in self._logged_in and self._tokens.refused(metadata)
-        self._logged_in |= {member.number}
+        again = member not in self._logged_in and self._tokens.refused(metadata)
+        self._logged_in.add(member)
         return again
 
     def _left(self) -> Duration:

@@ -105,7 +105,9 @@ class LeaseKeeper:
             if self._has_aged(due):
                 self._renew()
             if grants and self._held is None:
-                self._held = self._granted()
+                asked = self._clock.now()
+                lease = self._client.grant(self._ttl)
+                self._held = _Held(lease.id, lease.ttl, asked)
             if not self._has_aged(1.0):
                 return self._held
         raise EtcdUnreachable(
@@ -117,11 +119,6 @@ class LeaseKeeper:
         """Return whether this fraction of the lease's time to live is used up. At 1.0, the lease may have ended."""
         held = self._held
         return held is not None and self._clock.now() - held.since >= part * held.ttl
-
-    def _granted(self) -> _Held:
-        asked = self._clock.now()
-        lease = self._client.grant(self._ttl)
-        return _Held(lease.id, lease.ttl, asked)
 
     def _renew(self) -> None:
         held, asked = self._held, self._clock.now()

@@ -40,8 +40,7 @@ class Member:
     least once. `fault` describes its last problem, or is empty.
     """
 
-    def __init__(self, number: int, endpoint: str, security: Security | None) -> None:
-        self.number = number
+    def __init__(self, endpoint: str, security: Security | None) -> None:
         self.endpoint = endpoint
         self.answered = False
         self.known_good = False
@@ -136,12 +135,12 @@ class Members:
     """All members, one of which is current. Initially this is the first of `endpoints`. Thread-safe."""
 
     def __init__(self, endpoints: Sequence[str], security: Security | None = None) -> None:
-        self.all = tuple(Member(number, endpoint, security) for number, endpoint in enumerate(endpoints))
+        self.all = tuple(Member(endpoint, security) for endpoint in endpoints)
         if not self.all:
             raise ValueError("a client requires at least one endpoint")
         self.over_tls = security is not None
         self.where = ", ".join(endpoints)  # for messages
-        self._current = 0
+        self._current = self.all[0]
         self._followers: list[Follower] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -153,13 +152,13 @@ class Members:
     def current(self) -> Member:
         """Return the member in use. Raises EtcdClosed."""
         self._expect_open()
-        return self.all[self._current]
+        return self._current
 
     def failed(self, member: Member, fault: str = "") -> None:
         """Record that a member failed, and switch to the next one unless another thread already has. Followers are
         notified of a switch. Other threads' calls on the failed member continue."""
         member.found_bad(fault)
-        self._switch(member, self.all[(member.number + 1) % len(self.all)])
+        self._switch(member, self.all[(self.all.index(member) + 1) % len(self.all)])
 
     @contextlib.contextmanager
     def followed(self, follower: Follower) -> Iterator[None]:
@@ -184,7 +183,7 @@ class Members:
         if found is None:
             return False
         found.found_well()
-        before = self.all[self._current]
+        before = self._current
         if not before.answered:  # otherwise, another thread has already found one
             self._switch(before, found)
         return True
@@ -201,9 +200,9 @@ class Members:
 
     def _switch(self, before: Member, after: Member) -> None:
         with self._lock:
-            if before is after or before.number != self._current:  # another thread has already switched
+            if after is before or self._current is not before:  # another thread has already switched
                 return
-            self._current = after.number
+            self._current = after
             followers = [*self._followers]
         for follower in followers:
             follower(before)
