@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 import secrets
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_etcd.client.errors import EtcdError, EtcdLeaseGone, EtcdUnreachable
@@ -47,16 +46,6 @@ _LONGEST_NAME = 255
 _LAST_ATTEMPTS = 3  # attempts to record that this node gives up or leaves
 
 
-@dataclass(frozen=True)
-class Joined:
-    """A final round that includes this node, and the address of the workers' store."""
-
-    version: int
-    rank: int
-    world_size: int
-    host: KeepAlive
-
-
 class Barrier:
     """Brings one node into rounds. Call `enter` from one thread at a time, and the other methods from any thread.
 
@@ -85,7 +74,7 @@ class Barrier:
         self._outside = threading.Event()
         self._outside.set()
 
-    def enter(self) -> Joined:
+    def enter(self) -> Done:
         """Block until this node is in a final round.
 
         Raises:
@@ -101,9 +90,9 @@ class Barrier:
         self._outside.clear()
         try:
             self._leases.end_alive()
-            joined = self._until_done(token, later(self._clock.now(), self._settings.timeout))
-            self._version = joined.version
-            return joined
+            done = self._until_done(token, later(self._clock.now(), self._settings.timeout))
+            self._version = done.version
+            return done
         except BaseException:
             self._give_up(token)
             raise
@@ -158,10 +147,11 @@ class Barrier:
 
     # -- joining
 
-    def _until_done(self, token: str, deadline: Instant) -> Joined:
+    def _until_done(self, token: str, deadline: Instant) -> Done:
         late = 0
         while True:
-            self._check_stopped()
+            if self._stopped.is_set():
+                raise RendezvousError("the rendezvous handler was shut down while waiting for a round")
             try:
                 self._cache.start()
                 changes, view = self._cache.changes, self._cache.view()
@@ -170,7 +160,7 @@ class Barrier:
                     continue
                 move = self._decided(view, token)
                 if isinstance(move, Done):
-                    return Joined(move.version, move.rank, move.world_size, (view.alive or {})[0])
+                    return move
                 if self._clock.now() >= deadline:
                     raise RendezvousTimeoutError(self._too_late(view))
                 if not isinstance(move, Attempt):
@@ -209,10 +199,6 @@ class Barrier:
             f"no round of at least {bounds.least} nodes formed with this node within {seconds:g} s: {found}; "
             "start more nodes or raise the timeout (--rdzv-conf timeout=...)"
         )
-
-    def _check_stopped(self) -> None:
-        if self._stopped.is_set():
-            raise RendezvousError("the rendezvous handler was shut down while waiting for a round")
 
     # -- writing
 
@@ -288,8 +274,10 @@ class Barrier:
         return view.lease != self._leases.run_if_held
 
     def _step_to_leave(self, view: DocumentView) -> Step | None:
-        mine = view.document is not None and view.document.status is Status.FINAL and view.version == self._version
-        return steps.break_(view.document) if mine and self._version else None
+        document = view.document
+        if document is None or document.status is not Status.FINAL or view.version != self._version:
+            return None
+        return steps.break_(document)
 
     def _attempt(self, step_for: Callable[[DocumentView], Step | None]) -> DocumentView:
         view = self._cache.refresh()

@@ -43,9 +43,8 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
     from elastic_etcd.client.client import EtcdClient
 
     client = EtcdClient(cluster.addresses, cluster.security, cluster.login)
-    address = advertised_address(params, cluster.places)
     name = params.node.name if params.node else socket.gethostname()
-    return EtcdRendezvousHandler(client, settings, address, _store, name, backend=params.backend)
+    return EtcdRendezvousHandler(client, settings, advertised_address(params), _store, name, backend=params.backend)
 
 
 def _warn_deprecated() -> None:

@@ -12,7 +12,7 @@ from elastic_etcd_legacy.table import Status
 
 if TYPE_CHECKING:
     from elastic_core.plugin import Instant
-    from elastic_etcd_legacy.document import DocumentView, Rendezvous
+    from elastic_etcd_legacy.document import DocumentView, KeepAlive, Rendezvous
     from elastic_etcd_legacy.steps import Bounds, Step
 
 
@@ -34,11 +34,12 @@ class Wait:
 
 @dataclass(frozen=True)
 class Done:
-    """The round is final, and this node is in it."""
+    """The round is final, and this node is in it. `host` has the address of the workers' store."""
 
     version: int
     rank: int
     world_size: int
+    host: KeepAlive
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def decide(view: DocumentView, token: str, bounds: Bounds, call_ends: Instant | 
     """
     document = view.document
     if document is None:
-        return Attempt(steps.create(None, token), "no rendezvous exists")
+        return Attempt(steps.create(token), "no rendezvous exists")
     if document.status is Status.CLOSED:
         return Closed()
     if document.status is Status.SETUP:
@@ -71,7 +72,7 @@ def decide(view: DocumentView, token: str, bounds: Bounds, call_ends: Instant | 
 
 def _in_setup(document: Rendezvous, token: str) -> Move:
     if document.creator == token:
-        return Attempt(steps.open_(document, token), "this node created it")
+        return Attempt(steps.open_(document), "this node created it")
     return Wait("another node is setting up the rendezvous")
 
 
@@ -84,7 +85,7 @@ def _in_joinable(document: Rendezvous, token: str, bounds: Bounds, call_ends: In
     if steps.caller(document, bounds) != token:
         return Wait(f"{joined} of at least {bounds.least} nodes have joined")
     if call_ends is not None and now >= call_ends:
-        return Attempt(steps.end_call(document, token, bounds), "the last call is over")
+        return Attempt(steps.end_call(document), "the last call is over")
     return Wait(f"last call: {joined} of {bounds.most} nodes have joined", call_ends)
 
 
@@ -102,7 +103,7 @@ def _in_final(view: DocumentView, document: Rendezvous, token: str) -> Move:
         # round that is broken.
         return Attempt(steps.break_(document), f"ranks without a keep-alive: {view.lost}")
     if token in document.participants:
-        return Done(view.version, document.participants.index(token), len(document.participants))
+        return Done(view.version, document.participants.index(token), len(document.participants), view.alive[0])
     if token not in document.waiting:
         return Attempt(steps.announce(document, token), "a round is running")
     return Wait("a round is running, and this node is on its waiting list")

@@ -4,7 +4,7 @@ nodes change by compare-and-swap. A view is one node's snapshot of the document 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.plugin import RendezvousStateError
@@ -60,15 +60,14 @@ class DocumentView:
     version: int = 0
     revision: int = 0
     lease: int = 0
-    alive: Mapping[int, KeepAlive] | None = None
+    alive: Mapping[int, KeepAlive] = field(default_factory=dict)
 
     @property
     def lost(self) -> tuple[int, ...]:
         """The ranks of a final round whose keep-alives have expired or are invalid."""
         if self.document is None or self.document.status is not Status.FINAL:
             return ()
-        alive = self.alive or {}
-        return tuple(rank for rank in range(len(self.document.participants)) if rank not in alive)
+        return tuple(rank for rank in range(len(self.document.participants)) if rank not in self.alive)
 
 
 @dataclass(frozen=True)

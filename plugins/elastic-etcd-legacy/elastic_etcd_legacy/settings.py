@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Duration
 
 DEFAULT_PREFIX = "/torchelastic/p2p"
-TIMEOUT: Duration = 600.0
-LAST_CALL: Duration = 30.0
 
 
 @dataclass(frozen=True)
@@ -77,8 +75,8 @@ class LegacySettings:
     run_id: str
     min_nodes: int
     max_nodes: int
-    timeout: Duration = TIMEOUT
-    last_call: Duration = LAST_CALL
+    timeout: Duration = 600.0
+    last_call: Duration = 30.0
     prefix: str = DEFAULT_PREFIX
     setup: Duration = 5.0
     confirm: Duration = 10.0

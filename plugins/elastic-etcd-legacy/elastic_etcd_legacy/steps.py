@@ -1,5 +1,5 @@
-"""Pure functions that change the document, and the etcd transactions for these changes. Each function looks up its
-transition in the table. A step that the table or its own condition does not allow raises IllegalStep."""
+"""Pure functions that change the document, and the etcd transactions for these changes. The caller has checked that the
+step is possible. Each function looks up its transition in the table, so a step that the table lacks is an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from elastic_etcd.client.values import Compare, Delete, Field, Put, Transaction, absent
 
 from elastic_etcd_legacy.document import Rendezvous, to_bytes
-from elastic_etcd_legacy.table import BY_CAUSE, Effect, Event, Status, Transition
+from elastic_etcd_legacy.table import BY_CAUSE, Event, Status, Transition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
     from elastic_etcd_legacy.document import DocumentView, KeepAlive
     from elastic_etcd_legacy.settings import Keys
-
-
-class IllegalStep(ValueError):
-    """The protocol does not allow this step here."""
 
 
 @dataclass(frozen=True)
@@ -41,56 +37,42 @@ class Step:
     after: Rendezvous | None
 
 
-def create(before: Rendezvous | None, token: str) -> Step:
+def create(token: str) -> Step:
     """Create the rendezvous."""
-    return _step(before, Event.CREATE, Rendezvous(Status.SETUP, creator=token))
+    return _step(None, Event.CREATE, Rendezvous(Status.SETUP, creator=token))
 
 
-def open_(before: Rendezvous | None, token: str) -> Step:
+def open_(before: Rendezvous) -> Step:
     """Let nodes join the rendezvous that this node created."""
-    transition, document = _allowed(before, Event.OPEN)
-    _require(document.creator == token, "only the creator may open it", document)
-    return Step(transition, replace(document, status=Status.JOINABLE))
+    return _step(before, Event.OPEN, replace(before, status=Status.JOINABLE))
 
 
-def join(before: Rendezvous | None, token: str, bounds: Bounds) -> Step:
+def join(before: Rendezvous, token: str, bounds: Bounds) -> Step:
     """Give the node the next rank. The node that takes the last rank freezes the participants. The node that completes
     the minimum makes the last call."""
-    _, document = _allowed(before, Event.JOIN)
-    _require(token not in document.participants, f"{token} has already joined", document)
-    _require(len(document.participants) < bounds.most, f"it is full with {bounds.most} node(s)", document)
-    participants = (*document.participants, token)
+    participants = (*before.participants, token)
     if len(participants) == bounds.most:
         return _step(before, Event.FILL, Rendezvous(Status.FROZEN, participants=participants))
     event = Event.CALL if len(participants) == bounds.least else Event.JOIN
-    return _step(before, event, replace(document, creator="", participants=participants))
+    return _step(before, event, replace(before, creator="", participants=participants))
 
 
-def end_call(before: Rendezvous | None, token: str, bounds: Bounds) -> Step:
-    """Freeze the participants when the last call is over."""
-    transition, document = _allowed(before, Event.END_CALL)
-    _require(caller(document, bounds) == token, "only the node that makes the last call may end it", document)
-    return Step(transition, replace(document, status=Status.FROZEN))
+def end_call(before: Rendezvous) -> Step:
+    """Freeze the participants when the last call of this node is over."""
+    return _step(before, Event.END_CALL, replace(before, status=Status.FROZEN))
 
 
-def confirm(before: Rendezvous | None, token: str) -> Step:
+def confirm(before: Rendezvous, token: str) -> Step:
     """Confirm that a participant is alive. The last confirmation makes the round final."""
-    _, document = _allowed(before, Event.CONFIRM)
-    _require(token in document.participants, f"{token} is not a participant", document)
-    _require(token not in document.confirmed, f"{token} has already confirmed", document)
-    confirmed = (*document.confirmed, token)
-    if len(confirmed) < len(document.participants):
-        return _step(before, Event.CONFIRM, replace(document, confirmed=confirmed))
-    return _step(before, Event.COMPLETE, replace(document, status=Status.FINAL, confirmed=confirmed))
+    confirmed = (*before.confirmed, token)
+    if len(confirmed) < len(before.participants):
+        return _step(before, Event.CONFIRM, replace(before, confirmed=confirmed))
+    return _step(before, Event.COMPLETE, replace(before, status=Status.FINAL, confirmed=confirmed))
 
 
-def announce(before: Rendezvous | None, token: str) -> Step:
+def announce(before: Rendezvous, token: str) -> Step:
     """Put a node on the waiting list of a final round, where the members of the round see it."""
-    transition, document = _allowed(before, Event.ANNOUNCE)
-    _require(
-        token not in (*document.participants, *document.waiting), f"{token} is already a member or waiting", document
-    )
-    return Step(transition, replace(document, waiting=(*document.waiting, token)))
+    return _step(before, Event.ANNOUNCE, replace(before, waiting=(*before.waiting, token)))
 
 
 def give_up(before: Rendezvous | None, token: str) -> Step | None:
@@ -100,16 +82,13 @@ def give_up(before: Rendezvous | None, token: str) -> Step | None:
     if before is None:
         return None
     if before.status is Status.FINAL:
-        return _withdraw(before, token) if token in before.waiting else None
+        waiting = tuple(it for it in before.waiting if it != token)
+        return _step(before, Event.WITHDRAW, replace(before, waiting=waiting)) if token in before.waiting else None
     involved = token in (before.creator, *before.participants)
     return _step(before, Event.ABANDON, None) if involved and before.status is not Status.CLOSED else None
 
 
-def _withdraw(before: Rendezvous, token: str) -> Step:
-    return _step(before, Event.WITHDRAW, replace(before, waiting=tuple(t for t in before.waiting if t != token)))
-
-
-def break_(before: Rendezvous | None) -> Step:
+def break_(before: Rendezvous) -> Step:
     """End a final round that has lost a member."""
     return _step(before, Event.BREAK, None)
 
@@ -143,32 +122,9 @@ def transaction(
 
 
 def _step(before: Rendezvous | None, event: Event, after: Rendezvous | None) -> Step:
-    transition = _row(before, event)
-    found = None if after is None else after.status
-    if found is not transition.after:
-        raise IllegalStep(f"expected {event.value} to lead to {transition.after}, but it led to {found}")
+    transition = BY_CAUSE[before.status if before else None, event]
+    assert transition.after is (after.status if after else None)
     return Step(transition, after)
-
-
-def _allowed(before: Rendezvous | None, event: Event) -> tuple[Transition, Rendezvous]:
-    transition = _row(before, event)
-    if before is None:
-        raise IllegalStep(f"{event.value} requires a document")
-    return transition, before
-
-
-def _row(before: Rendezvous | None, event: Event) -> Transition:
-    status = None if before is None else before.status
-    transition = BY_CAUSE.get((status, event))
-    if transition is None:
-        where = "without a document" if status is None else f"in state {status.value}"
-        raise IllegalStep(f"the protocol does not allow {event.value} {where}")
-    return transition
-
-
-def _require(holds: bool, violation: str, document: Rendezvous) -> None:
-    if not holds:
-        raise IllegalStep(f"{violation}: {document}")
 
 
 def _operations(
@@ -178,8 +134,6 @@ def _operations(
         yield Delete(keys.document)
         return
     yield Put(keys.document, to_bytes(step.after), lease)
-    if Effect.KEEP_ALIVE in step.transition.effects:
-        if alive is None:
-            raise ValueError("a confirming step requires a keep-alive")
+    if alive is not None:
         rank = step.after.participants.index(step.after.confirmed[-1])
         yield Put(keys.alive(view.version, rank), alive[0].to_bytes(), alive[1])

@@ -1,8 +1,4 @@
-"""Reads the client's endpoint and options, and reports all problems together.
-
-Apart from its arguments, it reads only the password, which may be in a file or an environment variable. The variable is
-removed from this process's environment, so that no process that is started later inherits it.
-"""
+"""Reads the client's endpoint and options, and reports all problems together."""
 
 from __future__ import annotations
 
@@ -39,8 +35,7 @@ _CERTIFICATES = ("ca_cert", "ssl_cert", "ssl_cert_key")
 _PASSWORDS = ("password", "password_file", "password_env")
 
 _taken: dict[str, str] = {}
-"""Passwords that were read from this process's environment variables. They are kept because another job or round may
-need them again."""
+"""Passwords from removed environment variables. Another job or round may need them again."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +70,6 @@ class EtcdParameters:
         """`host:port` of every member."""
         return tuple(endpoint.address for endpoint in self.endpoints)
 
-    @property
-    def places(self) -> list[tuple[str, int]]:
-        """Host and port of every member."""
-        return [(endpoint.host, endpoint.port) for endpoint in self.endpoints]
-
 
 def read_parameters(
     endpoint: str, options: Mapping[str, Any], origin: str = "--rdzv-conf", endpoint_origin: str = ORIGIN
@@ -112,7 +102,8 @@ def read_parameters(
 
 
 def _own_password(variable: str) -> str | None:
-    """Return the value of this process's environment variable, even if an earlier call has removed the variable."""
+    """Return the value of the environment variable, even if an earlier call has removed it. It is removed so that no
+    process that is started later inherits it."""
     if (found := os.environ.pop(variable, None)) is not None:
         _taken[variable] = found
     return _taken.get(variable)
@@ -149,7 +140,7 @@ class _Reading:
     def login(self) -> Login | None:
         user, written = self._given("user"), [name for name in _PASSWORDS if self._given(name)]
         variable = self._given("password_env") or PASSWORD_ENV
-        held = _own_password(variable)  # always removed, because workers must not inherit it
+        held = _own_password(variable)  # even without a user, because this removes the variable
         if user is None:
             if written:
                 self._wrong("user", "a password requires a user")

@@ -69,8 +69,7 @@ def handler_for(params: RendezvousParameters) -> RoundHandler:
         # not be reported.
         backend = _backend(params, parameters, 0.5, server, served)
         keys = Keys(parameters.prefix, params.run_id)
-        address = partial(advertised_address, params, parameters.places)
-        stores = MadeStores(partial(_round_store, parameters, keys), address)
+        stores = MadeStores(partial(_round_store, parameters, keys), partial(advertised_address, params))
         handler = create_handler(None, backend, params, stores, params.backend)
         undo.pop_all()
     return handler

@@ -49,18 +49,15 @@ class _Following:
 
     `call` and `on` are the thread's stream and the stream's member. `since` is when the stream was opened. `given_up`
     is whether we have cancelled the stream. `late` is whether the reason was that the watch was not established in
-    time. `listed` is whether the next stream can be opened without listing the keys first. `failures` counts the
-    streams since the last watch that was established. `renewed` is whether the token was renewed.
+    time. `renewed` is whether the token was renewed since the last watch that was established.
     """
 
-    def __init__(self, listed: bool) -> None:
+    def __init__(self) -> None:
         self.over = threading.Event()
         self.call: Any = None
         self.on: Member | None = None
         self.since = Instant(0.0)
         self.given_up = self.late = False
-        self.listed = listed
-        self.failures = 0
         self.renewed = False
 
     def give_up(self) -> None:
@@ -155,8 +152,9 @@ class Reflector:
         """Start following the keys, without waiting."""
         with self._changed:
             if self._stream is None and not self._closed:
-                self._stream = _Following(self._revision > 0 and not self._forgotten)
-                threading.Thread(target=self._run, args=(self._stream,), name="etcd watch", daemon=True).start()
+                self._stream = _Following()
+                listed = self._revision > 0 and not self._forgotten
+                threading.Thread(target=self._run, args=(self._stream, listed), name="etcd watch", daemon=True).start()
 
     def forget(self) -> None:
         """Stop following the keys until the next `wait_for` or `follow`."""
@@ -213,10 +211,10 @@ class Reflector:
         self._following, self._forgotten = False, True
         self._forgets += 1
 
-    def _run(self, stream: _Following) -> None:
+    def _run(self, stream: _Following, listed: bool) -> None:
         try:
             with self._client.members.followed(lambda member: self._left(stream, member)):
-                self._follow(stream)
+                self._follow(stream, listed)
         except Exception as error:  # noqa: BLE001 - raised by `wait_for`
             self._report(stream, error)
 
@@ -241,19 +239,21 @@ class Reflector:
             elif member is stream.on:
                 stream.give_up()
 
-    def _follow(self, stream: _Following) -> None:
+    def _follow(self, stream: _Following, listed: bool) -> None:
+        """Read one stream after another. `listed` is whether the first one can be opened without listing the keys."""
+        failures = 0  # streams since the last watch that was established
         since = self._clock.now()  # when a watch was last established or a fault was last reported
         while not stream.over.is_set():
             try:
-                if not stream.listed:
+                if not listed:
                     self.read()
                     with self._changed:
                         self.interruptions += 1
                         self._relisted = self._relisted or self._stream is stream
                         self._changed.notify_all()
-                stream.listed = False
+                listed = False
                 if self._listen(stream):
-                    since = self._clock.now()
+                    since, failures = self._clock.now(), 0
                 elif self._clock.now() >= later(since, self._client.timeout):
                     raise EtcdUnreachable(
                         f"could not start a watch at {self._client.where}: {self._client.members.faults()}"
@@ -261,8 +261,8 @@ class Reflector:
             except EtcdUnreachable as error:
                 since = self._clock.now()
                 self._report(stream, error)
-            stream.failures += 1  # pause while servers are down or reject streams, but only after each member was tried
-            stream.over.wait(_PAUSES.pause(stream.failures - len(self._client.members.all) + 1))
+            failures += 1  # pause while servers are down or reject streams, but only after each member was tried
+            stream.over.wait(_PAUSES.pause(failures - len(self._client.members.all) + 1))
 
     def _listen(self, stream: _Following) -> bool:
         """Read one stream to its end. Returns whether the watch was established. Raises EtcdRefused or EtcdClosed."""
@@ -311,7 +311,7 @@ class Reflector:
             if self._stream is not stream or losses != self.losses:
                 return False
             if answer.created:
-                stream.failures, stream.renewed = 0, False
+                stream.renewed = False
                 self._following, self._fault = True, None
             for event in answer.events:
                 self._apply(Event(event.type != 0, key_value(event.kv)))
