@@ -30,14 +30,6 @@ CONNECTION = (
     Option("insecure_password", bool, False, "allow the password to be sent unencrypted over the network"),
     Option("prefix", str, "elastic", "prefix of all keys"),
 )
-LEASE_TTL = Option(
-    "lease_ttl",
-    float,
-    None,
-    "time until etcd drops a silent node; defaults to keep_alive_interval times keep_alive_max_attempt",
-    "seconds",
-    least=2,
-)
 SERVING = (
     Option("serve", bool, False, "run an etcd member on each host in --rdzv-endpoint"),
     Option("serve_peer_port", int, None, "peer port of these members; defaults to each client port plus 1", least=1),
@@ -51,7 +43,14 @@ SERVING = (
 ETCD = (
     *SHARED,
     *CONNECTION,
-    LEASE_TTL,
+    Option(
+        "lease_ttl",
+        float,
+        None,
+        "time until etcd drops a silent node; defaults to keep_alive_interval times keep_alive_max_attempt",
+        "seconds",
+        least=2,
+    ),
     Option(
         "outage_grace",
         float,

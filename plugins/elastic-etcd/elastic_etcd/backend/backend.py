@@ -1,6 +1,4 @@
-"""One node's side of the backend. It writes the node's entry, its lease and the leader's key, and reads the entries of
-other nodes.
-"""
+"""One node's side of the backend: it writes its entry, its lease and the leader's key, and reads all entries."""
 
 from __future__ import annotations
 
