@@ -12,6 +12,7 @@ from elastic_etcd.client.errors import EtcdError, EtcdLeaseGone, EtcdUnreachable
 from elastic_etcd.client.values import Compare, Delete, Field, Transaction
 
 from elastic_core.plugin import (
+    Backoff,
     Instant,
     RendezvousClosedError,
     RendezvousError,
@@ -40,8 +41,7 @@ if TYPE_CHECKING:
     from elastic_etcd_legacy.steps import Step
 
 _RETRY: Duration = 0.2  # seconds until the next attempt when etcd cannot be reached
-_CONTENTION: Duration = 0.02  # longest random pause per consecutive conflicting write
-_MOST_CONTENTION = 10
+_CONTENTION = Backoff(first=0.02, longest=0.2)  # the longest random pause after consecutive conflicting writes
 _LONGEST_NAME = 255
 _LAST_ATTEMPTS = 3  # attempts to record that this node gives up or leaves
 
@@ -248,7 +248,7 @@ class Barrier:
 
     def _after_contention(self, late: int) -> int:
         """Pause for a random time, so that nodes whose writes conflicted do not all retry together."""
-        self._stopped.wait(random.uniform(0.0, _CONTENTION * min(late + 1, _MOST_CONTENTION)))
+        self._stopped.wait(random.uniform(0.0, _CONTENTION.pause(late + 1)))
         return late + 1
 
     # -- leaving
@@ -280,10 +280,10 @@ class Barrier:
         return steps.break_(document)
 
     def _attempt(self, step_for: Callable[[DocumentView], Step | None]) -> DocumentView:
-        view = self._cache.refresh()
+        self._cache.refresh()
         for _ in range(_LAST_ATTEMPTS):
+            view = self._cache.view()
             step = step_for(view)
             if step is None or self._written(view, step, "this node leaves"):
                 break
-            view = self._cache.refresh()
         return self._cache.view()

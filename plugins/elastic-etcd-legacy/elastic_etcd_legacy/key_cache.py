@@ -20,18 +20,13 @@ if TYPE_CHECKING:
 
 
 class RunCache(KeyCache):
-    """A cache of one run's keys. Thread-safe. Call `start` before any other method."""
+    """A cache of one run's keys. Thread-safe. Call `start` before any other method; then `started` is true."""
 
     def __init__(self, client: EtcdClient, keys: Keys, clock: Clock) -> None:
         super().__init__(client, keys.followed, clock)
         self._keys = keys
         self._starting = threading.Lock()
-        self._started = False
-
-    @property
-    def started(self) -> bool:
-        """Whether the watch has been started."""
-        return self._started
+        self.started = False
 
     @property
     def changes(self) -> int:
@@ -46,11 +41,11 @@ class RunCache(KeyCache):
             EtcdUnreachable, EtcdClosed, EtcdRefused: the keys could not be read.
         """
         with self._starting:
-            if not self._started or self._error is not None:
+            if not self.started or self._error is not None:
                 self.forget()
                 self.read()
                 self.follow()
-                self._started = True
+                self.started = True
 
     def refresh(self) -> DocumentView:
         """Read all keys now, so that the view includes this node's writes. Raises the same errors as `start`."""

@@ -6,7 +6,6 @@ import contextlib
 import math
 import sys
 import zlib
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -82,13 +81,10 @@ def open_backend(params: RendezvousParameters) -> EtcdRendezvousBackend:
     return _backend(params, parameters, served=served_cluster(params, parameters) if serves else None)
 
 
-def client_for(parameters: EtcdParameters, longest: Duration = math.inf, node: str = "") -> EtcdClient:
-    """Create a client whose calls take at most `longest` seconds. The name `node` determines which member is tried
-    first, so that the nodes of a large job are spread over all members."""
+def client_for(parameters: EtcdParameters, longest: Duration = math.inf, first: int = 0) -> EtcdClient:
+    """Create a client whose calls take at most `longest` seconds. It begins with the member number `first`."""
     timeout = min(parameters.read_timeout, longest)
-    addresses = parameters.addresses
-    first = zlib.crc32(node.encode()) % len(addresses)
-    turned = addresses[first:] + addresses[:first]
+    turned = parameters.addresses[first:] + parameters.addresses[:first]
     return EtcdClient(turned, parameters.security, parameters.login, timeout=timeout)
 
 
@@ -125,13 +121,13 @@ def _backend(
     """Create the backend. One call may take at most the fraction `share` of the time allowed for a first answer."""
     options = options_of(params, ETCD)
     longest = share * min(options["join_timeout"], options["connect_timeout"])
-    node = params.node.name if params.node else ""
     if served is not None and served.own is not None:  # prefer our own member, which ends when we do
-        own, node = served.own.address, ""
-        nearest = sorted(parameters.endpoints, key=lambda endpoint: endpoint.address != own)
-        parameters = replace(parameters, endpoints=tuple(nearest))
+        first = parameters.addresses.index(served.own.address)
+    else:  # spread the nodes of a large job over all members
+        node = params.node.name if params.node else ""
+        first = zlib.crc32(node.encode()) % len(parameters.addresses)
     return EtcdRendezvousBackend(
-        client_for(parameters, min(longest, CALL), node),
+        client_for(parameters, min(longest, CALL), first),
         params.run_id,
         parameters.prefix,
         _lease_ttl(params, options["lease_ttl"]),

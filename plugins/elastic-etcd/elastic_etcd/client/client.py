@@ -141,9 +141,7 @@ class Call:
         self._mistrusted: set[Member] = set()
 
     def answer(self) -> Any:
-        """Return a member's answer. Raises EtcdUnreachable if no member answered in time or, with `landed` set, if the
-        request must not be sent again. Raises EtcdRefused if the server rejects the request, and EtcdClosed if the
-        client is closed."""
+        """Return a member's answer. Raises the errors that `EtcdClient` and its method `transact` document."""
         while True:
             member = self._members.current()
             metadata: Metadata = ()

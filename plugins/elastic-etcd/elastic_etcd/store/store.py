@@ -67,7 +67,7 @@ class KeyStore:
         self._data = base + b"k/"
         self._closed = threading.Event()
         self._reader = Reader(etcd_client, self._name, self._clock, self._closed)
-        self._writer = Writer(etcd_client, base + b"w/", self._found_lease if lease else None, self._clock)
+        self._writer = Writer(etcd_client, base + b"w/", self._found_lease, self._clock)
         # The result of our last `add` to a key, which serves as a guess at the current value. A correct guess saves a
         # read. A wrong guess costs only as much as a read.
         self._counters: dict[bytes, KeyValue] = {}

@@ -92,12 +92,10 @@ class Deadline:
 
 class Writer:
     """Performs the writes to one store. Thread-safe. `lease` returns, within the deadline, the lease to attach to
-    everything written. If `lease` is None, only markers have a lease, which ends when `forget` is called, or one minute
+    everything written. If it returns 0, only markers have a lease, which ends when `forget` is called, or one minute
     after the last write."""
 
-    def __init__(
-        self, client: EtcdClient, prefix: bytes, lease: Callable[[Deadline], int] | None, clock: Clock
-    ) -> None:
+    def __init__(self, client: EtcdClient, prefix: bytes, lease: Callable[[Deadline], int], clock: Clock) -> None:
         self._client = client
         self._prefix = prefix + uuid.uuid4().hex.encode() + b"/"
         self._lease = lease
@@ -110,7 +108,7 @@ class Writer:
         or later, and the result contains the results of `otherwise`. While no member answers, tries again until the
         deadline. Raises EtcdUnreachable if the write was not confirmed in time. If `landed` is set, the write may have
         taken effect, or may still do so. May also raise EtcdRefused or EtcdClosed."""
-        lease = self._lease(deadline) if self._lease else 0
+        lease = self._lease(deadline)
         if lease:
             then = [it._replace(lease=lease) if isinstance(it, Put) else it for it in transaction.then]
             transaction = transaction._replace(then=then)
