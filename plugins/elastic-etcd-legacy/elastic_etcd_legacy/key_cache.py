@@ -35,11 +35,8 @@ class RunCache(KeyCache):
             return self._changes
 
     def start(self) -> None:
-        """Read all keys and start a watch, unless one is running and has not been refused.
-
-        Raises:
-            EtcdUnreachable, EtcdClosed, EtcdRefused: the keys could not be read.
-        """
+        """Read all keys and start a watch, unless one is running and has not been refused. Raises EtcdError if the keys
+        could not be read."""
         with self._starting:
             if not self.started or self._error is not None:
                 self.forget()
@@ -48,7 +45,7 @@ class RunCache(KeyCache):
                 self.started = True
 
     def refresh(self) -> DocumentView:
-        """Read all keys now, so that the view includes this node's writes. Raises the same errors as `start`."""
+        """Read all keys now, so that the view includes this node's writes. Raises EtcdError."""
         self.read()
         return self.view()
 
@@ -58,7 +55,7 @@ class RunCache(KeyCache):
             return view_of(self._keys, self._pairs, self._ignore)
 
     def check(self) -> None:
-        """Raise EtcdUnreachable, EtcdClosed or EtcdRefused if the known keys may be stale."""
+        """Raise EtcdError if the known keys may be stale."""
         with self._changed:
             self._patience()
             if fault := self._error or self._fault:
