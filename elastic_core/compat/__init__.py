@@ -1,7 +1,8 @@
-"""Compatibility with torch's launcher: replacements for its modules and functions, support for rendezvous backends that
-have only `get_state` and `set_state`, and support for stores as backends. This module has the names of the default
-plugins, which are those that torchrun users expect, and of the distributions that provide well-known names. No other
-module in the core treats these names specially."""
+"""Provides compatibility with torch's launcher. The package replaces the launcher's modules and functions, supports
+rendezvous backends that have only `get_state` and `set_state`, and turns stores into backends.
+
+This module names the default plugins, which are the ones that torchrun users expect. It also names the distributions
+that provide well-known plugins. No other module in the core treats these names specially."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts a registered store to a rendezvous backend of the same name, which is a `StoreBackend` with the store's
+"""Makes a rendezvous backend from a registered store. The backend is a `StoreBackend` with the store's name and
 options."""
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _PLACES = (("endpoint",), ("url",), ("path",), ("host", "port"))
 
 
 def record_of(store: StoreRecord) -> RendezvousBackendRecord:
-    """Return the record for the backend. `--rdzv-endpoint` sets the store's option `endpoint`, `url` or `path`,
-    whichever exists, or the options `host` and `port`. Without that flag, these options keep their defaults."""
+    """Return the record of a rendezvous backend that uses the store. `--rdzv-endpoint` sets the store's option
+    `endpoint`, `url` or `path`, whichever exists, or the options `host` and `port`. Without that flag, these options
+    keep their defaults."""
     shared = (*BACKEND_OPTIONS, OUTAGE_GRACE)
     taken = {option.name for option in shared} | set(_place(store) or ())
     own = None if store.options is None else [option for option in store.options if option.name not in taken]

@@ -19,7 +19,7 @@ __all__ = ["get_args_parser", "main", "parse_args", "run"]
 
 def get_args_parser() -> argparse.ArgumentParser:
     """Return a parser for torchrun's flags, script and arguments. Values remain strings. A flag that is not given has
-    its default as a string; for such a flag, `run` still reads the setting from variables and files."""
+    its default as a string, and `run` still reads its setting from variables and files."""
     parser = argparse.ArgumentParser(prog="elastic run", description="see elastic run --help")
     for spec in config.SPECS.values():
         if spec.torchrun:
@@ -42,7 +42,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the job.
+    """Run the job that the parsed arguments describe.
 
     Raises:
         ChildFailedError: the workers failed for good.
@@ -62,7 +62,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def torchrun() -> NoReturn:
-    """The entry point of the console script `elastic-torchrun`."""
+    """Run the console script `elastic-torchrun`."""
     cli.entry_point(["run", *sys.argv[1:]])
 
 

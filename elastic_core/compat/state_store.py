@@ -1,4 +1,5 @@
-"""A store on top of a rendezvous backend that has only `get_state` and `set_state`. A single state contains all keys.
+"""A store on top of a rendezvous backend that has only `get_state` and `set_state`. A single state contains all the
+store's keys.
 
 The members of a round share one such store. The job's nodes share another one, on which a `StoreBackend` is based. With
 many nodes, a backend that stores entries separately is much more efficient.
@@ -37,8 +38,10 @@ _PAUSES = Backoff(first=0.02, longest=1.0, factor=1.5)
 
 class StateStore:
     """An `interfaces.backend.Store` that keeps all its keys in one state of `backend`, which is read and written as a
-    whole. The store is meant for the few small values of a rendezvous, not for data. Thread-safe. While the store waits
-    for a key from another process, it polls the state. The pauses between polls grow from 0.02 s to 1 s.
+    whole. The store is meant for the few small values of a rendezvous, not for data. Thread-safe.
+
+    While the store waits for a key from another process, it polls the state. The pauses between polls grow from 0.02 s
+    to 1 s.
 
     Args:
         backend: a client for a state that is written only through this store, for example because it has its own job

@@ -1,4 +1,4 @@
-"""Rendezvous: lets nodes agree on the members of each round. This package exports the names that users and plugins
+"""Rendezvous, in which nodes agree on the members of each round. This package exports the names that users and plugins
 import."""
 
 from typing import TYPE_CHECKING

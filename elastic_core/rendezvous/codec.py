@@ -1,6 +1,7 @@
-"""Encodes states and entries as versioned JSON, never as pickle. A state's seats follow its JSON. Every field is
-checked, because it comes from the network. Its size is limited, because some stores accept only small values: etcd's
-limit is 1.5 MiB. Decoding invalid data raises RendezvousStateError."""
+"""Encodes and decodes states and entries as versioned JSON, never as pickle. In an encoded state, the packed seats
+follow the JSON. Decoding checks every field, because the data comes from the network, and raises RendezvousStateError
+if the data is invalid. Sizes are limited, because some stores accept only small values, for example up to 1.5 MiB in
+etcd."""
 
 from __future__ import annotations
 
@@ -111,8 +112,8 @@ def encoded_state(state: State) -> bytes:
 
 
 def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
-    """Decode a state. `known` holds the seats of an earlier state; if the seats have not changed since, they are not
-    parsed again. Raises RendezvousStateError if the bytes are not a valid state."""
+    """Decode a state. `known` holds the seats of an earlier state, which are reused if they have not changed. Raises
+    RendezvousStateError if the bytes are not a valid state."""
     _check_length(data, LONGEST_STATE, "state")
     if data.startswith(MARK):
         _refuse("state", "a state signed with a secret that this node lacks (--rdzv-secret-file)", data)
@@ -162,7 +163,8 @@ def encoded_entry(entry: Entry) -> bytes:
 
 
 def decoded_entry(data: bytes, key: str = "") -> Entry:
-    """Decode an entry. Raises RendezvousStateError if the bytes are not a valid entry, or it is not that of `key`."""
+    """Decode an entry. Raises RendezvousStateError if the bytes are not a valid entry or, if `key` is given, the entry
+    has a different key."""
     _check_length(data, LONGEST_ENTRY, "entry")
     document = _loaded(data, "entry")
     try:
@@ -285,8 +287,7 @@ def _typed(value: Any, kind: type | tuple[type, ...]) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Return the beginning of a value, for a message. The value comes from the network, and may be huge or deeply
-    nested."""
+    """Return a short form of a value for a message, because a value from the network may be huge or deeply nested."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"
     return repr(value)[:60] if isinstance(value, (str, float, int, type(None))) else type(value).__name__
@@ -342,8 +343,8 @@ def _stop_of(item: Any) -> StopStatus:
 
 
 def bounded(failure: ProcessFailure) -> ProcessFailure:
-    """Return the failure in the form in which other nodes see it. Only the end of a long string and the start of a long
-    stack are kept. The stack is dropped if another failure caused this one."""
+    """Return the failure in the shortened form that other nodes see. Long strings keep only their end, and a long stack
+    keeps only its start. The stack is dropped if another failure caused this one."""
     values = {item.name: getattr(failure, item.name) for item in fields(failure)}
     texts = {name: value[-_LONGEST_TEXT:] for name, value in values.items() if isinstance(value, str)}
     tail = tuple(line[:_LONGEST_LINE] for line in failure.stderr_tail[-_TAIL_LINES:])

@@ -1,12 +1,14 @@
-"""What a node does about a store that does not answer, and about a state that something outside the job has
-overwritten. All functions are pure.
+"""Tracks whether the store answers, and repairs a state that something outside the job has overwritten. All functions
+are pure.
 
-`Connection` tracks whether the store answers this node and, if it does not, how long it has been silent.
+`Connection` records whether the store answers this node and, if not, how long the store has been silent.
 
-`Repair` handles a state that this job cannot read. The state on which the nodes have agreed is still valid, and the
-leader writes it back. A node that has not read a state yet waits for the leader to do so. If nothing has been written
-back after a few intervals, the node treats the place as empty, unless the value there may be the state of other nodes.
-If that state is signed with another secret, the node challenges the other nodes by overwriting it. If those nodes are
+`Repair` handles a stored value that this job cannot read as a state. The state on which the nodes have agreed remains
+valid, and the leader writes it back. A node that has not read a state yet waits a few heartbeat intervals for the
+leader. If nothing has been written back by then, the node treats the place as empty, unless the value may be the state
+of other nodes.
+
+If that value is signed with another secret, the node challenges the other nodes by overwriting it. If those nodes are
 alive, they write their state back, and this job cannot use the place.
 """
 
@@ -32,16 +34,16 @@ _LATE = 0.5  # intervals; a node that checks a deadline this much too late was s
 
 @dataclass(frozen=True)
 class Connection:
-    """The health of one connection.
+    """The health of a node's connection to the store.
 
     Args:
-        asked: when the unanswered operation began; None if no operation is unanswered.
-        since: when the first attempt after the last answer began; None if no answer is missing.
+        asked: when the unanswered operation began; None if there is none.
+        since: when the first attempt since the last answer began; None if no answer is outstanding.
         outage: why the store was last unreachable; reset to None when the node has nothing left to do.
         failures: how many attempts have failed since the node last had nothing left to do.
         retry_at: when the next attempt is due; None while attempts succeed.
         logged: whether the outage has been logged.
-        away_at: when a slow answer last showed that the store had been unavailable or this node suspended.
+        away_at: when a slow answer last showed that the store was unavailable or this node was suspended.
         extended: the time until which a node that was suspended waits for an answer before it stops its workers.
     """
 
@@ -60,13 +62,12 @@ class Connection:
         return replace(self, asked=now, since=now if self.since is None else self.since)
 
     def was_outage(self, now: Instant) -> bool:
-        """Return whether an answer that arrives now shows that the store was unavailable or this node was suspended."""
+        """Return whether an answer that arrives now ends an outage of the store or a suspension of this node."""
         return self.outage is not None or self._slept(now)
 
     def _slept(self, now: Instant) -> bool:
-        """Return whether the answer took so long that the store was unavailable or this node was suspended. Only one
-        slow answer per failure timeout is treated in this way, because a store that is always slow is still
-        available."""
+        """Return whether the answer took so long that the store must have been unavailable or this node suspended. Only
+        one slow answer per failure timeout counts, because a store that is always slow is still available."""
         timeout = self.settings.failure_timeout
         lately = self.away_at is not None and now - self.away_at < timeout
         return self.asked is not None and now - self.asked > _SLOW * timeout and not lately
@@ -106,7 +107,8 @@ class Connection:
         return self.since is not None and now - self.since >= self._patience and not self.logged
 
     def next_look(self, now: Instant) -> Instant:
-        """Return the time of the next check for an outage. The thread that calls the store may hang."""
+        """Return when to check for an outage again. The caller's thread makes this check, because the thread that calls
+        the store may hang."""
         since = self.since
         return later(now if since is None or now - since >= self._patience else since, self._patience)
 
@@ -115,19 +117,19 @@ class Connection:
         return self.settings.timeout.heartbeat.total_seconds()
 
     def fence_at(self, grace: Duration, now: Instant) -> Instant:
-        """Return the time at which this node stops its workers unless the store answers. For `grace`, see
+        """Return the time at which this node must stop its workers unless the store answers first. For `grace`, see
         `RosterBackend`."""
         due = self._due(now if self.since is None else self.since, grace)
         return due if self.extended is None else max(due, self.extended)
 
     def _due(self, since: Instant, grace: Duration) -> Instant:
-        """Return the deadline. It is one interval early, because the last answered heartbeat may be one interval older
-        than `since`."""
+        """Return the deadline for an answer. The deadline is one interval early, because the last answered heartbeat
+        may be one interval older than `since`."""
         return later(since, self.settings.failure_timeout + grace - self.settings.keep_alive_interval)
 
     def fenced(self, grace: Duration, now: Instant) -> tuple[Connection, bool]:
-        """Return the new health, and whether the node must stop its workers because it has been unable to reach the
-        store for too long. A process that was suspended could not receive an answer, so it gets one more interval."""
+        """Return the updated connection, and whether the node must stop its workers because the store has not answered
+        for too long. A node that was suspended could not receive an answer, so it gets one more interval."""
         due = None if self.since is None else self._due(self.since, grace)
         if due is None or now < due:
             return self if self.extended is None else replace(self, extended=None), False
@@ -143,9 +145,15 @@ _MOST_CHALLENGES = 3
 
 
 class Remedy(enum.Enum):
-    """What to do about the unknown value. PUT_BACK: the leader restores the state. WAIT: another node may restore it.
-    PASS_OVER: treat the place as empty. CHALLENGE: overwrite the value now. REFUSE: report that the value belongs to
-    other nodes, and wait."""
+    """What a node does about an unreadable value in place of the state.
+
+    Attributes:
+        PUT_BACK: the leader restores the state.
+        WAIT: another node may restore the state.
+        PASS_OVER: the node treats the place as empty.
+        CHALLENGE: the node overwrites the value now.
+        REFUSE: the node reports that the value belongs to other nodes, and waits.
+    """
 
     PUT_BACK = "put back"
     WAIT = "wait"
@@ -156,10 +164,10 @@ class Remedy(enum.Enum):
 
 @dataclass(frozen=True)
 class Repair:
-    """The progress of a repair.
+    """A node's progress in repairing the stored state.
 
     Args:
-        since: when the node first saw the unknown value or last overwrote it; None if the state can be read.
+        since: when the node first saw the unreadable value or last overwrote it; None if the state can be read.
         challenges: how many challenges have been made since the node last read this job's state.
     """
 
@@ -182,13 +190,12 @@ class Repair:
         return seen, Remedy.REFUSE
 
     def distrusts(self, found: State | None, now: Instant) -> bool:
-        """Return whether challenged nodes may still overwrite `found`, which is None or a readable state without a
-        round."""
+        """Return whether challenged nodes may still overwrite `found`. A state with a round is always trusted."""
         return bool(self.challenges) and self._may_change(now) and (found is None or not found.round)
 
     def is_due(self, leads: bool, next_at: Instant, now: Instant) -> bool:
-        """Return whether the node should write a state back now. If the stored value is unreadable, only two nodes
-        write: the node that has challenged other nodes and, from time to time, the leader."""
+        """Return whether the node should write a state back now. If the stored value is unreadable, only the leader
+        (from time to time) and nodes that have challenged others do so."""
         return self.since is None or bool(self.challenges) or (leads and now >= next_at)
 
     def _may_change(self, now: Instant) -> bool:

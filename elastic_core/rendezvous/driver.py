@@ -1,5 +1,5 @@
-"""The driver, which performs the operations that a node requests and returns their outcomes. It decides nothing.
-`design/rendezvous.md` describes its three threads and its lock."""
+"""The driver, which performs the operations that a node requests and returns their outcomes. The node makes all
+decisions. `design/rendezvous.md` describes the driver's three threads and its lock."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _STATE, _ROSTER = "state", "roster"
 
 @dataclass(frozen=True)
 class Patience:
-    """The limits for each kind of wait, in seconds."""
+    """Time limits for each kind of wait, in seconds."""
 
     answer: Duration = 5.0  # for an answer from the store, when a caller closes the job or leaves
     outage: Duration = 1.0  # for the same answer during an outage
@@ -60,8 +60,8 @@ class Patience:
 
 
 class Driver:
-    """Drives one node. Any thread may call the methods. `start` and `stop` may be called any number of times. The
-    driver closes the backend."""
+    """Performs one node's operations on the backend, in background threads. Any thread may call the methods. `start`
+    and `stop` may be called any number of times. The driver owns the backend and closes it."""
 
     def __init__(self, node: Node, backend: RosterBackend, clock: Clock, patience: Patience = Patience()) -> None:
         self._node = node
@@ -87,7 +87,7 @@ class Driver:
         return bool(self._threads)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call the listener in one of the driver's threads whenever the state, the outage or the fault has changed."""
+        """Call the listener in one of the driver's threads whenever the state, the outage or the fault changes."""
         self._listeners.append(listener)
 
     def start(self) -> None:
@@ -95,7 +95,7 @@ class Driver:
             self._start_thread("node", self._operate)
 
     def ask(self, question: Callable[[Node, Instant], T]) -> T:
-        """Return the node's answer to the question. The answer is immediate even if the store hangs."""
+        """Call `question` with the node and the current time, and return the result. Never waits for the store."""
         with self._changed:
             found = question(self._node, self._clock.now())
             notes = self._node.pop_log_lines()
@@ -103,7 +103,7 @@ class Driver:
         return found
 
     def tell(self, order: Callable[[Node], T]) -> T:
-        """Give the node something to do in the background."""
+        """Call `order` with the node, and return the result. The driver then acts on the change in the background."""
         with self._changed:
             given = order(self._node)
             self._changed.notify_all()
@@ -111,8 +111,8 @@ class Driver:
             return given
 
     def carry_out(self, order: Callable[[Node], Request], timeout: Duration) -> bool:
-        """Give the node a request, and return whether it was carried out in time. Raises the node's error if the
-        request cannot be carried out."""
+        """Make a request to the node, and wait up to `timeout` seconds for the outcome. Returns whether the request was
+        carried out in time. Raises the node's error if the request cannot be carried out."""
         with self._changed:
             request = self.tell(order)
             outcome = self._outcomes[id(request)] = []
@@ -123,8 +123,8 @@ class Driver:
         return bool(outcome)
 
     def wait(self, found: Callable[[Node, Instant], T | None], until: Callable[[Node], Instant | None]) -> T | None:
-        """Call `found` after every change until it returns a result. Returns None at the time that `until` returns; if
-        `until` returns None, there is no time limit."""
+        """Call `found` after every change until it returns a result, and return that result. Returns None at the time
+        that `until` returns. If `until` returns None, there is no time limit."""
         with self._changed:
             while True:
                 now = self._clock.now()
@@ -150,7 +150,8 @@ class Driver:
         return closed and not any(thread.is_alive() for thread in threads)
 
     def drop(self) -> None:
-        """Abandon the threads in a forked child. One of them may have held the lock when the process forked."""
+        """Abandon the threads in a forked child, and replace the lock, which one of them may have held during the
+        fork."""
         (self._changed, self._due, self._rested), self._threads = _conditions(), {}
         self._stopping = self._dropped = True
 
@@ -358,8 +359,7 @@ class Operations:
         return tuple(Registration(item.key, self._entries[item.key, item.entry], item.beats) for item in found)
 
     def _decoded(self, key: str, data: bytes) -> Entry | None:
-        """Return the entry, or None if it is unreadable. A node whose entry is unreadable cannot take part, but other
-        nodes can."""
+        """Return the entry, or None if it is unreadable. An unreadable entry excludes only its own node."""
         if (key, data) in self._entries:
             return self._entries[key, data]
         try:
@@ -370,9 +370,8 @@ class Operations:
 
 
 def _conditions() -> tuple[threading.Condition, threading.Condition, threading.Condition]:
-    """Return three conditions that share a lock. The first signals that something has changed, the second that there is
-    work to do, and the third that the node rests. The conditions are separate so that a heartbeat does not wake any
-    callers."""
+    """Return three conditions that share a lock. They signal that something has changed, that there is work to do, and
+    that the node rests. The conditions are separate so that a heartbeat does not wake any callers."""
     lock = threading.RLock()
     return threading.Condition(lock), threading.Condition(lock), threading.Condition(lock)
 

@@ -33,8 +33,8 @@ class ReadState:
 
 @dataclass(frozen=True)
 class WriteState:
-    """Replace the state that `token` names. The result is the state that is stored afterwards, its token, and whether
-    this operation wrote it. The result is None if the stored state is unknown."""
+    """Replace the state that `token` identifies. The result is the state that is stored afterwards, its token, and
+    whether this operation wrote that state. The result is None if the stored state is unknown."""
 
     state: State
     token: Token | None
@@ -70,8 +70,8 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class HandOver:
-    """Let another node take over the store. The agent can also request this. `heirs` lists the keys of the candidates,
-    the preferred one first. The result is whether one of them has taken over the store."""
+    """Hand over the store to another node. The agent can also request this. `heirs` lists the candidates' keys in order
+    of preference. The result is whether another node has taken over the store."""
 
     heirs: tuple[str, ...]
     timeout: float
@@ -93,12 +93,12 @@ class Idle:
 
 @dataclass(frozen=True)
 class ChangeState:
-    """Replace the state with `change(state, *arguments)`, a pure function that returns the same object if there is
-    nothing left to change. The node calls it again if another node writes at the same time.
+    """Replace the state with `change(state, *arguments)`. `change` is a pure function that returns the same object if
+    there is nothing left to change. The node calls it again if another node writes at the same time.
 
     Args:
-        later: the fields of `Reported` that the node sets in its entry, instead of writing the state, if the round is
-            already over.
+        later: fields of `Reported`. If the round is already over, the node sets these fields in its entry instead of
+            writing the state.
     """
 
     change: Callable[..., State]

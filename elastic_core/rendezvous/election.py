@@ -1,4 +1,4 @@
-"""Leader election from one node's point of view: which node runs `decide` for all nodes. All functions are pure.
+"""Leader election from one node's point of view. The leader runs `decide` for all nodes. All functions are pure.
 
 The leader increments the leader counter with every heartbeat. When the counter stops, the next node in the succession
 order takes the lead. Nodes further back in the order wait longer, so that the nodes do not all try at the same time.
@@ -24,8 +24,9 @@ _BARRED = 10  # failure timeouts for which a node that has failed as a leader do
 
 
 def position(state: State, key: str, older: int) -> int:
-    """Return the node's place in the succession order, from 0. Live members that are working and were not asked to
-    leave come first, in rank order. Others follow by age. `older` is the approximate number of older entries."""
+    """Return the node's place in the succession order, from 0. Live members that are still working and were not asked
+    to leave come first, in rank order. All other nodes follow, oldest first. `older` is the approximate number of older
+    entries."""
     out = {key: rank for key in _out(state) if (rank := state.rank(key)) is not None}
     rank = state.rank(key)
     if rank is None or key in out:
@@ -34,7 +35,7 @@ def position(state: State, key: str, older: int) -> int:
 
 
 def ordered_by_age(state: State, key: str) -> bool:
-    """Return whether the node's place in the succession order is the number of older entries."""
+    """Return whether the node's place in the succession order depends on its age rather than on its rank."""
     return not state.seated(key) or key in _out(state)
 
 
@@ -72,15 +73,16 @@ class Election:
     barred_until: Instant | None = None
 
     def patience(self, place: int) -> Duration:
-        """Return the number of seconds of silence after which the node at this place takes the lead."""
+        """Return how many seconds the leader must be silent before the node at this place takes the lead."""
         return (1.0 + 0.25 * min(place - 1, 12)) * self.settings.failure_timeout
 
     def looks(self, place: int, beats: int) -> bool:
-        """Return whether to read the leader counter with the next heartbeat. The first nodes in line always read it."""
+        """Return whether to read the leader counter with the next heartbeat. The first nodes in line always do, and the
+        others do so every second time."""
         return place <= 2 or beats % 2 == 0
 
     def paused(self, now: Instant) -> bool:
-        """Return whether this node recently failed to do the leader's work."""
+        """Return whether this node must not lead for now, because it recently failed to do the leader's work."""
         return self.barred_until is not None and now < self.barred_until
 
     def leads(self) -> Election:
@@ -92,8 +94,8 @@ class Election:
         return replace(self, leading=False, stepping_in="", succession_read=False, faults=0)
 
     def counted(self, value: int | None, now: Instant, place: int) -> Election:
-        """Record that this node has incremented the counter. If another node increments it as well, this node stops
-        leading unless it is first in the succession order."""
+        """Record that this node has incremented the leader counter. If another node increments the counter as well,
+        this node stops leading unless it is first in the succession order."""
         others = self.leading and self.counter is not None and value is not None and value > self.counter.value + 1
         counter = None if value is None else Counter(value, now)
         return replace(self, counter=counter, leading=self.leading and not (others and place > 0))
@@ -116,8 +118,8 @@ class Election:
         return self if self.counter is None else replace(self, counter=self.counter.after_outage(0, now))
 
     def leader_left(self, vacant: bool, now: Instant, place: int) -> Election:
-        """Record whether the backend has seen the leader leave. If so, the next node need not wait for silence, and
-        each later node waits somewhat longer."""
+        """Record whether the backend has seen the leader leave. If so, the next node in line takes the lead without
+        waiting for silence. Each later node waits a little longer."""
         if self.leading or not vacant:
             return self if self.vacant_since is None else replace(self, vacant_since=None)
         since = now if self.vacant_since is None else self.vacant_since

@@ -57,7 +57,7 @@ _SEEING_NODES = 64  # with more nodes, a waiting node does not read the roster o
 
 
 class DynamicRendezvousHandler(RoundHandler):
-    """Forms rounds with a backend.
+    """A rendezvous handler that forms rounds through a backend.
 
     Args:
         node: describes this node to other nodes.
@@ -157,7 +157,7 @@ class DynamicRendezvousHandler(RoundHandler):
 
     @property
     def seal(self) -> HmacSeal:
-        """The seal, which signs this node's values and counts values that lack a valid signature."""
+        """The seal that signs this node's values and counts values that lack a valid signature."""
         return self._seal
 
     @property
@@ -188,8 +188,8 @@ class DynamicRendezvousHandler(RoundHandler):
             self._driver.tell(partial(Node.reaches, unreachable=unreachable))
 
     def _come_to(self, found: Callable[[Node], State | None], until: Instant | None = None) -> State | None:
-        """Wait until `found` returns a state. Returns None if `until` comes first. Raises RendezvousError if `found`
-        can never return one."""
+        """Wait until `found` returns a state, and return that state. Returns None if `until` comes first. Raises
+        RendezvousError if this node can no longer join the round that it wants."""
 
         def look(node: Node, now: Instant) -> State | None:
             obstacle = node.obstacle(now)
@@ -222,8 +222,8 @@ class DynamicRendezvousHandler(RoundHandler):
         return RendezvousInfo(store, rank, len(state.seats), where, agreed)
 
     def is_closed(self) -> bool:
-        """Return whether the job is closed in the store's current state. Raises RendezvousConnectionError after a few
-        seconds without an answer."""
+        """Return whether the job is closed, according to the store's current state. Raises RendezvousConnectionError if
+        the store does not answer within a few seconds."""
         if not self._known_closed():
             self._carry_out(lambda node: node.reread())
         return self._known_closed()
@@ -232,8 +232,8 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.ask(lambda node, now: node.state is not None and node.state.closed is not None)
 
     def set_closed(self) -> None:
-        """Close the job. Raises RendezvousConnectionError after a few seconds without an answer. Even after this error,
-        the node closes the job as soon as the store answers."""
+        """Close the job. Raises RendezvousConnectionError if the store does not answer within a few seconds. Even after
+        this error, the node closes the job as soon as the store answers."""
         self.close("it was closed on request", succeeded=False)
 
     def close(self, reason: str, succeeded: bool) -> None:
@@ -241,8 +241,8 @@ class DynamicRendezvousHandler(RoundHandler):
         self._carry_out(lambda node: node.close(reason, succeeded))
 
     def num_nodes_waiting(self) -> int:
-        """Return the number of waiting nodes that fit into the next round. The leader knows this number from its last
-        heartbeat; on any other node, this call reads the roster. Raises RendezvousConnectionError if the store does not
+        """Return the number of waiting nodes that fit into the next round. The leader knows the number from its last
+        heartbeat. Any other node reads the roster first. Raises RendezvousConnectionError if the store does not
         answer."""
         if not self._leads():
             self._carry_out(lambda node: node.request(RefreshRoster()))
@@ -252,7 +252,8 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.ask(lambda node, now: node.election.leading)
 
     def _carry_out(self, order: Callable[[Node], Request]) -> None:
-        """Give the node a request, and wait until it is carried out. Raises an error if that is impossible."""
+        """Make a request to the node, and wait until it is carried out. Raises an error if the request fails or takes
+        too long."""
         self._driver.start()
         if self._shut or not self._driver.carry_out(order, self._patience.answer):
             obstacle, outage, fault = self._driver.ask(
@@ -271,7 +272,7 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._left and self._stopped
 
     def _leave_for_good(self) -> bool:
-        """Leave the job. Returns whether other nodes can learn that this node has left."""
+        """Leave the job for good. Returns whether other nodes can learn that this node has left."""
         if not self._driver.ask(lambda node, now: node.shut_down()) or not self._driver.started:
             return True
         if self._hurried:
@@ -418,8 +419,8 @@ def create_handler(
     stores: RoundStores | None = None,
     name: str = "",
 ) -> DynamicRendezvousHandler:
-    """Create a handler over `backend` with the options in `params` (see `BACKEND_OPTIONS`). The node advertises
-    `params.local_addr` (default: the local address of the route to the hosts in the endpoint).
+    """Create a handler that uses `backend` and the options in `params` (see `BACKEND_OPTIONS`). The node advertises
+    `params.local_addr` (default: this machine's address on the route to the endpoint's hosts).
 
     Args:
         store: holds the rounds' stores; None if `stores` is given.

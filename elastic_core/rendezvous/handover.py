@@ -1,7 +1,7 @@
 """Handover: the node that hosts the store leaves, and another node takes over the store with all its data.
 
-1. The host ends the epoch: in place of the next version of the state, it writes a marker with the keys of its heirs,
-   the nodes that may take over. No version can follow, and all nodes that wait for one wake up.
+1. The host ends the epoch. In place of the next version of the state, it writes a marker with the keys of its heirs,
+   the nodes that may take over. The marker wakes all nodes that wait for a version, and no version can follow it.
 2. The first heir serves a new store, copies the newest state into it, and writes the new address into the old store. If
    the first heir does not do this in time, the next heir does it. Only one of them can write the address.
 3. All nodes, including the old host, connect to the new store and announce themselves in its new epoch. Then the old
@@ -11,10 +11,11 @@
    into the store that another node has started at the endpoint.
 
 If no heir takes over in time, the host records that the store stays where it is, and the nodes begin a new epoch in it.
-They do the same if a marker leads back to the same store. They also do the same if a marker leads to an address where
-no store answers, and that store's host has stopped checking its pointer here. That host may merely have been cut off.
-If so, it later finds that nodes have continued at the endpoint without it, and ends its own epoch with a marker that
-leads to the endpoint.
+The nodes also begin a new epoch here if a marker leads back to the same store. The same applies if a marker leads to an
+address where no store answers, and that store's host has stopped checking its pointer here.
+
+Such a host may merely have been cut off. In that case, it later finds that nodes have continued at the endpoint without
+it. It then ends its own epoch with a marker that leads to the endpoint.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class StoreMover(Protocol):
         ...
 
     def serve(self) -> tuple[str, StoreConnection] | None:
-        """Serve a new store in this process. Returns its address and a connection, or None if this process is not
-        allowed or not able to serve it. Idempotent."""
+        """Serve a new store in this process. Returns its address and a connection, or None if this process may not or
+        cannot serve a store. Idempotent."""
         ...
 
     def stop_serving(self) -> None:
@@ -83,15 +84,15 @@ class StoreMover(Protocol):
 
 
 def turn(heirs: Sequence[str], own: Iterable[str], listed: bool) -> int | None:
-    """Return how many heirs precede the node with the keys `own`, or None if the node is not an heir. Nodes at the
-    endpoint come first, because new nodes look for the store there."""
+    """Return how many turns the node with the keys `own` waits before it takes over, or None if it is not an heir.
+    Nodes that the endpoint lists (`listed`) come first, because new nodes look for the store there."""
     place = next((place for place, key in enumerate(heirs) if key in set(own)), None)
     return place if place is None or listed else place + len(heirs)
 
 
 class Pointer:
-    """A thread that maintains pointers at the endpoint to the store that this process serves elsewhere. It checks the
-    pointers periodically and whenever a store at the endpoint stops. It runs until `close`.
+    """Maintains pointers at the endpoint to the store that this process serves elsewhere. A thread checks the pointers
+    periodically and whenever a store at the endpoint stops. The thread runs until `close`.
 
     Args:
         where: the address of the store.

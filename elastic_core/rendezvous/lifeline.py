@@ -2,7 +2,7 @@
 
 Each agent listens on its own port, but never accepts a connection. Each member of a round connects to the next member's
 port. The kernel completes the connection, and closes it when the last process that has the listening socket open has
-ended. This last process is the agent or, if the agent was killed, the guardian, which keeps the socket open until the
+ended. That process is the agent or, if the agent was killed, its guardian. The guardian keeps the socket open until the
 agent's workers have ended. Neither side sends anything.
 
 A closed connection proves nothing, and neither does a failed attempt to reconnect, because the network may be down. But
@@ -76,7 +76,7 @@ class Lifeline:
             return 0
 
     def look(self) -> None:
-        """Start watching the member that this agent should watch now. Returns immediately."""
+        """Watch the member that this agent should watch now, instead of any earlier one. Returns immediately."""
         with self._changed:
             seat = None if self._closed else self._watched()
             if seat == self._seat:

@@ -21,8 +21,12 @@ DRAINED = "this node was asked to leave (drain, stop)"
 class JoinStatus(enum.Enum):
     """The progress of a node that is joining the next round.
 
-    MEMBER: the round has formed and includes the node. GATHERING: no round is running. WAITING: the running round will
-    end to admit this node. SPARE: the running round is full. CLOSED, DRAINED, REFUSED: the node cannot join a round.
+    Attributes:
+        MEMBER: the round has formed and includes the node.
+        GATHERING: no round is running.
+        WAITING: the running round will end to admit this node.
+        SPARE: the running round is full.
+        CLOSED, DRAINED, REFUSED: the node cannot join a round.
     """
 
     MEMBER = "member"
@@ -35,7 +39,7 @@ class JoinStatus(enum.Enum):
 
 
 def join_status(state: State, key: str, after: RoundId, max_nodes: int) -> JoinStatus:
-    """Return the status of the node, which wants a round newer than `after`."""
+    """Return the progress of a node that wants a round newer than `after`."""
     if state.closed:
         return JoinStatus.CLOSED
     if state.refusal(key):
@@ -50,9 +54,9 @@ def join_status(state: State, key: str, after: RoundId, max_nodes: int) -> JoinS
 
 
 def missed(state: State, key: str, after: RoundId) -> RoundId | None:
-    """Return the last round if the node, which wants a round newer than `after`, has missed it; otherwise return None.
-    A node misses a round if it is not a member or if the round ended before the node read the state. It must then
-    announce that it wants a newer one."""
+    """Return the last round if a node that wants a round newer than `after` has missed it, or None otherwise. A node
+    misses a round if it is not a member, or if the round ended before the node read the state. The node must then
+    announce that it wants a newer round."""
     running = state.open and state.seated(key)
     return state.round if state.round != after and not running else None
 
@@ -96,10 +100,10 @@ class Membership:
         round: the node's current or last round.
         formed: the state when that round formed; None before the first round.
         running: whether the node is in a round.
-        done: whether its workers have succeeded.
-        joins: whether it wants a round.
-        join_by: when it stops waiting for a round to form.
-        contact_by: when it stops waiting for the store's first answer.
+        done: whether the node's workers have succeeded.
+        joins: whether the node wants a round.
+        join_by: when the node stops waiting for a round to form.
+        contact_by: when the node stops waiting for the store's first answer.
         was_closed: whether the job was already closed when the node asked for its first round.
         cut_off: whether the node is stopping its workers because it could not reach the store.
         left: why the node has left the job; empty if it has not.

@@ -100,8 +100,7 @@ def fenced(seconds: Duration, failure_timeout: Duration, outage: Exception | Non
 def progress(
     state: State | None, gathering: Wait | None, roster: Roster, settings: RendezvousSettings, key: str
 ) -> str:
-    """Return a line that names the nodes that have joined and those that are missing. The line is empty if they are not
-    known."""
+    """Return a line for users about what this node is waiting for, or an empty string if that is not known."""
     if state is None:
         return f"connecting to the store at {settings.endpoint}" if settings.endpoint else "connecting to the store"
     if state.open and state.seated(key):

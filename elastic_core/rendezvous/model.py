@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 class RoundId(NamedTuple):
     """Identifies a round. The round's number alone is not enough, because numbers are reused after a store has lost its
-    data. The id of a job that has had no round yet is falsy, and `str` returns the number.
+    data. Before the first round, the id is falsy. `str` returns the number.
 
     Args:
         number: the round's number, counted from 1; 0 before the first round.
@@ -50,7 +50,7 @@ class RoundId(NamedTuple):
 
 NO_ROUND = RoundId()
 MOST_REPORTS = 8
-"""The maximum number of reports in a state. All nodes read the reports, and users need no more than this."""
+"""The maximum number of reports in a state. Every node reads all reports, and users need no more than this."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Report:
 
 @dataclass(frozen=True)
 class Reported:
-    """A node's report about a round that another node has already ended. The report is part of the node's entry. The
-    leader copies the report to the state, so that a single write suffices if many nodes fail or leave at the same time.
+    """A node's report about a round that another node has already ended. The report is part of the node's entry, and
+    the leader copies it to the state. If many nodes fail or leave at the same time, a single write therefore suffices.
 
     Args:
         failure: the report of the node's failed workers, if any.
@@ -91,7 +91,7 @@ class Entry:
     """The entry that a node announces under its key. No other node writes to that key.
 
     Args:
-        key: the node's name and an incarnation, unique for each start of an agent.
+        key: the node's name and a suffix that is unique to each start of the agent.
         node: the node's name.
         address, port: the address of the workers' store if this node becomes rank 0.
         stop_timeout: how many seconds this node may take to stop its workers.
@@ -181,8 +181,8 @@ class End:
 
     @property
     def cause_unclear(self) -> bool:
-        """Whether the round ended with a failure that the loss of a node may have caused. The nodes find out when a
-        member's heartbeats stop or when the next round forms."""
+        """Whether the round ended with a failure that the loss of a node may have caused. The cause becomes clear when
+        a member's heartbeats stop or when the next round forms."""
         return self.cause is Cause.FAILURE and not self.counted
 
 
@@ -205,8 +205,8 @@ class State:
         seats: that round's members in rank order.
         gone: keys of members that have been lost or have left since the round formed.
         done: keys of members whose workers have succeeded.
-        draining: keys of nodes that were asked to leave, each with the maximum number of seconds that its workers get,
-            or None if the user has set none.
+        draining: keys of nodes that were asked to leave, each with the user's limit in seconds for stopping its
+            workers, or None if there is no limit.
         end: how the most recently ended round ended; kept while the next round runs.
         restarts: how many failures have been forgiven so far.
         max_restarts: how many failures are forgiven: the highest number that any member of the last round allows.
@@ -260,8 +260,8 @@ class State:
         return tuple(key for key in keys if key not in out) if out else keys
 
     def neighbour(self, key: str) -> Seat | None:
-        """Return the member that the member with this key watches: the next one in rank order that is neither gone nor
-        done, or None. Exactly one node therefore reports each lost agent."""
+        """Return the member that the member with this key watches, or None. The watched member is the next one in rank
+        order that is neither gone nor done, so exactly one node reports each lost agent."""
         rank, size, out = self.rank(key), len(self.seats), {*self.gone, *self.done}
         if rank is None or self.closed:
             return None
@@ -276,9 +276,9 @@ class State:
 def formed(
     state: State, seats: Iterable[Seat], max_restarts: int, reason: str, announced: Collection[str] = ()
 ) -> State:
-    """Return the state with the next round. The node that writes the state adds the round's identifier. `announced`
-    lists the keys of all entries. Drained and refused nodes that have no entry are dropped. Drained members of the last
-    round are always kept, because they may merely be cut off."""
+    """Return the state in which the next round has formed. The node that writes the state adds the round's identifier.
+    `announced` lists the keys of all entries. Drained and refused nodes without an entry are dropped. Drained members
+    of the last round are kept, because they may merely be cut off."""
     return replace(
         state,
         round=RoundId(state.round.number + 1),
@@ -294,7 +294,7 @@ def formed(
 
 
 def ended(state: State, cause: Cause, by: str, reason: str, gone: tuple[str, ...] = ()) -> State:
-    """End the round because its membership changes. If it is already over, only add `gone`."""
+    """End the round because its membership changes. If the round is already over, only add `gone`."""
     if state.closed or not state.round:
         return state
     out = {*state.gone, *state.done}
@@ -306,8 +306,8 @@ def ended(state: State, cause: Cause, by: str, reason: str, gone: tuple[str, ...
 
 def failed(state: State, round_id: RoundId, report: Report) -> State:
     """End the round for all nodes because a node's workers failed in it. A node's second report replaces its first. If
-    several nodes report failures in one round, these failures use only one restart. A failure in a round that has
-    already ended for another reason is a consequence of that end, and is not recorded."""
+    several nodes report failures in one round, these failures use only one restart. A failure is not recorded if the
+    round has already ended for another reason, because that end has caused the failure."""
     if state.closed or state.round != round_id or not state.seated(report.key):
         return state
     if state.open:
@@ -322,8 +322,8 @@ def failed(state: State, round_id: RoundId, report: Report) -> State:
 
 
 def _is_new(report: Report, end: End) -> bool:
-    """Return whether the report adds information. A node may find out later that another node's loss did not cause its
-    failure. If there are too many reports, the certain ones take precedence."""
+    """Return whether the report adds information. A node may report again when it learns that another node's loss did
+    not cause its failure. If there are too many reports, the certain ones take precedence."""
     known = next((other for other in end.reports if other.key == report.key), None)
     if known is None:
         full = len(end.reports) >= MOST_REPORTS
@@ -402,8 +402,8 @@ def succeeded(state: State, keys: Collection[str], round_id: RoundId) -> State:
 
 
 def drained(state: State, key: str, within: Duration | None = None) -> State:
-    """Record that a user has asked a node to leave, and the maximum number of seconds that its workers get (`within`).
-    If that node's workers are running, the leader ends the round. A second request for the same node has no effect."""
+    """Record that a user has asked a node to leave. The node's workers get at most `within` seconds if the user has set
+    a limit. If the workers are running, the leader ends the round. A second request for the same node has no effect."""
     if state.closed or key in state.draining:
         return state
     return replace(state, draining={**state.draining, key: within})
@@ -423,11 +423,11 @@ def closed(state: State, by: str, reason: str, succeeded: bool) -> State:
 
 
 def recovered(known: State, found: State, runs: bool = True) -> State:
-    """Return the state that the store should contain after a node that knows the state `known` has read `found`. The
-    result is `found` unless the store has lost data. In that case, the result is the later of the two states, but the
-    end of the job and the number of used restarts are always kept. The end of an earlier job with the same id is
-    ignored. If another node has started the job over and its round is running, only a node that still `runs` the known
-    round overrules the new round."""
+    """Return the state that the store should contain, according to a node that knows the state `known` and has read
+    `found`. The result is `found` unless the store has lost data. After a loss of data, the result is the later of the
+    two states. The end of the job and the number of used restarts are always kept, but the end of an earlier job with
+    the same id is ignored. If another node has started the job over and its round is running, only a node that still
+    `runs` the known round overrules the new round."""
     if found.closed:
         return found if known.closed or not known.round or known.origin == found.origin else known
     overrules = runs or not found.open or found.origin == known.origin

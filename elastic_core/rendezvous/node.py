@@ -1,5 +1,6 @@
-"""One node's part in the rendezvous: everything that the node knows and wants. The node does no I/O, and has no clock,
-threads or randomness. The driver passes the time on this machine's monotonic clock as `now`. It calls the node:
+"""One node's part in the rendezvous, which includes everything that the node knows and wants. The node does no I/O, and
+has no clock, threads or randomness. The driver passes the time on this machine's monotonic clock as `now`. The driver
+calls the node:
 
 - when the agent makes a request (`begin`, `want`, `fail`, `succeed`, `leave`, `close`, ...),
 - when the store reports a change (`state_changed`, `roster_changed`),
@@ -138,7 +139,7 @@ class Node:
     # -- calls from the agent
 
     def begin(self, now: Instant) -> None:
-        """Begin to join on the agent's behalf. The node waits up to `join_timeout` for a round."""
+        """Start to join on the agent's behalf. The node waits up to `join_timeout` for a round."""
         join_by = later(now, self.settings.timeout.join.total_seconds())
         contact_by = later(now, self.settings.first_contact[0])
         self.membership = replace(
@@ -175,9 +176,9 @@ class Node:
         self._hurry()
 
     def _give_up_round(self) -> None:
-        """End the last round if this node asks for a new one while the last one is still running. Programs written for
-        torch's handlers do so, because they never report failures. Does nothing if the round is over, unless the node
-        was cut off."""
+        """End this node's last round if it is still running when the node asks for a new one. Programs written for
+        torch's handlers ask in the middle of a round, because they never report failures. If the round is over, this
+        has no effect unless the node was cut off."""
         name, round_id, cut_off = self.entry.node, self.membership.round, self.membership.cut_off
         if round_id:
             reason = f"{name} was cut off from the store" if cut_off else f"{name} wants a new round"
@@ -214,9 +215,9 @@ class Node:
             self._hurry()
 
     def leave(self, reason: str) -> Request:
-        """Leave the job for good, and stop joining. The node's entry stays in the store for as long as the node's
-        workers may be running, because other nodes wait for the workers to stop. Returns a request that is settled as
-        soon as other nodes can learn of the departure."""
+        """Leave the job for good, and stop joining. The node's entry stays in the store while the node's workers may be
+        running, because other nodes wait for the workers to stop. Returns a request that is settled as soon as other
+        nodes can learn of the departure."""
         request = self._depart(reason)
         return request if self.membership.running else self._retire()
 
@@ -263,7 +264,7 @@ class Node:
         return tuple(key for key in keys if key not in out)
 
     def hand_over(self, timeout: Duration) -> Request:
-        """Hand over the store of this process, which is about to end."""
+        """Hand over the store that this process hosts, because the process is about to end."""
         return self.request(HandOver(self.heirs, timeout))
 
     def lost(self, key: str) -> None:
@@ -369,8 +370,8 @@ class Node:
         self.fault = error
 
     def _on_state_read(self, found: State | ForeignStateError | None, token: Token | None, now: Instant) -> None:
-        """Process a state that was read. If it is older than the state that this node knows, the store has lost data.
-        The first node that notices this writes back the state that it knows."""
+        """Process a state that was read. If the state is older than the one that this node knows, the store has lost
+        data. The first node that notices the loss writes back the state that it knows."""
         if self.state is not None and token == self.token:
             return
         if isinstance(found, ForeignStateError):
@@ -395,7 +396,7 @@ class Node:
         self._adopt_state(state, token, now)
 
     def _pass_over(self, found: ForeignStateError, token: Token | None, now: Instant) -> None:
-        """Handle a value that something else has written in place of the state; see `repair`."""
+        """Handle a value that something else has written in place of the state; see `Repair`."""
         first = self.repair.since is None
         self.repair, remedy = self.repair.sees(found, self.state, now)
         if remedy is Remedy.PASS_OVER:
@@ -430,7 +431,7 @@ class Node:
 
     def _follow(self) -> None:
         """Become a member of the round that this node wants, if that round has formed. If the round was formed from an
-        older entry of this node, with another address, the node has to end the round."""
+        older entry of this node with another address, end the round."""
         state = self.state
         if not self.membership.joins or state is None:
             return
@@ -490,8 +491,8 @@ class Node:
         self._judge(now)
 
     def _on_succession_read(self, keys: list[str], now: Instant) -> None:
-        """Presume that the first node in the succession order is lost, because it should have taken the lead and has
-        not. If its heartbeats continue, that node is alive but cannot lead."""
+        """Presume that the first node in the succession order is lost, because it has not taken the lead. If that
+        node's heartbeats continue, it is alive but cannot lead."""
         state = self.state or State()
         line = [key for key in state.busy if key not in state.draining]
         seated = set(line)
@@ -517,8 +518,8 @@ class Node:
             self.election = self.election.lead_lost()
 
     def _beaten(self, operation: Heartbeat, count: int | None, now: Instant) -> None:
-        """Process the result of a heartbeat. A leader also reads the roster after each of its heartbeats, so that it
-        checks the heartbeats of all nodes once per interval."""
+        """Process the result of a heartbeat. The leader also reads the roster after each of its heartbeats, to check
+        all nodes' heartbeats once per interval."""
         self._roster_stale = True
         election, place = self.election, self._place
         if election.stepping_in and operation.leading:
@@ -539,9 +540,9 @@ class Node:
         self._unregister()
 
     def _unregister(self) -> None:
-        """Record that the entry has to be written again, and bring it up to date first. The old entry may still
-        announce that the node waits for the round that it is now in. If the store has lost that round, such an entry
-        would give the node a seat in another round while its workers are still running."""
+        """Bring the entry up to date, and record that it has to be written again. The old entry may still announce that
+        the node waits for the round that it is now in. If the store has lost that round, the old entry would give the
+        node a seat in another round while its workers are still running."""
         self.registered = None
         if self._stored_before is None or not self.membership.round:
             return
@@ -552,7 +553,8 @@ class Node:
             self._stored_before = in_its_round
 
     def _has_lost_data(self, now: Instant) -> None:
-        """Send the next heartbeat now, to find out whether the store has also lost this node's entry."""
+        """React to a loss of data in the store. The next heartbeat is sent now, to find out whether this node's entry
+        is also lost."""
         self._expect_all_back(now)
         self._beat_at = now
 
@@ -564,8 +566,8 @@ class Node:
             self.seen = self.seen.all_back_by(later(now, self.settings.failure_timeout))
 
     def _extend_join(self, now: Instant) -> None:
-        """Restart the join timeout if the node is waiting for a round to end, because the timeout applies only to the
-        time during which the next round is forming."""
+        """Restart the join timeout if the node is waiting for a round to end, because the timeout applies only while
+        the next round is forming."""
         if self._waits:
             join_by = later(now, self.settings.timeout.join.total_seconds())
             self.membership = replace(self.membership, join_by=join_by)
@@ -610,7 +612,8 @@ class Node:
         return Heartbeat(self.key, self.election.leading, self.election.looks(self._place, self._beats))
 
     def _restore(self) -> Operation | None:
-        """Restore the node's entry. This comes first after an outage, even if the state cannot be read."""
+        """Announce the node's earlier entry again after an outage. This comes before the state is read, because reading
+        may fail."""
         if not self._registers or self.registered is not None or self._stored_before is None:
             return None
         return self._announce(self._stored_before)
@@ -628,8 +631,9 @@ class Node:
         return WriteState(*self._to_give_back)
 
     def _serve(self, now: Instant) -> Operation | None:
-        """Work on the first pending request. The node reports a failure before it announces that it is ready for the
-        next round. Otherwise, the current round would end for another reason."""
+        """Work on the first pending request. Requests come before announcements, so that the node reports a failure
+        before it announces that it is ready for the next round. Otherwise, the current round would end for another
+        reason."""
         while self._requests and now >= self._requests_at:
             request = self._requests[0]
             self._asked_for = "request"
@@ -685,7 +689,7 @@ class Node:
         return replace(changed, serial=changed.serial + 1, origin=changed.origin or self.key)
 
     def _report(self, **facts: Any) -> None:
-        """Add this report to the entry; see `Reported`."""
+        """Set these fields of `Reported` in the entry."""
         reported, round_id = self.entry.reported, self.membership.round
         before = reported if reported is not None and reported.round == round_id else Reported(round_id)
         self.entry = replace(self.entry, reported=replace(before, **facts))
@@ -711,8 +715,8 @@ class Node:
         return Announce(entry)
 
     def _step_in(self) -> Operation | None:
-        """Increment the leader counter before writing anything, because a write may move the next node up in the
-        succession order, and that node must not find a stopped counter."""
+        """Take the lead by incrementing the leader counter before writing anything. A write may move another node to
+        the front of the succession order, and that node must not find a stopped counter."""
         is_next = self._place == 1  # this node must know whether the first node sends heartbeats
         recounts = self.election.recount and (is_next or ordered_by_age(self.state or State(), self.key))
         if self.registered is None or not (self.election.stepping_in or recounts):
@@ -747,8 +751,8 @@ class Node:
         return None if dead is None else Withdraw(dead)
 
     def _leaves_to_leader(self, state: State) -> bool:
-        """Return whether the leader, rather than this node, should record in the state which agents have ended. This is
-        the case if the round is already over and the leader's own agent has not ended."""
+        """Return whether the leader, rather than this node, should record in the state which agents have ended. The
+        leader should do so if the round is already over and the leader's own agent has not ended."""
         first = next((key for key in state.busy if key not in state.draining), None)
         return not (state.open or self.election.leading or first in (None, self.key) or first in self.seen.ended)
 
@@ -791,9 +795,9 @@ class Node:
 
     @property
     def lacking(self) -> int:
-        """The number of new announcements that wakes the leader while nodes are joining. It is half of the missing
-        announcements, so that a thousand nodes wake the leader ten times and not a thousand times. The leader also
-        reads the roster with every heartbeat."""
+        """How many new announcements wake the leader while nodes are joining. The number is half of the missing
+        announcements, so that a thousand nodes wake the leader about ten times instead of a thousand times. The leader
+        also reads the roster with every heartbeat."""
         wait = self.gathering
         if wait is None or self.lingers or (self.state is not None and self.state.open):
             return 1
@@ -832,8 +836,9 @@ class Node:
 
     @property
     def join_deadline(self) -> Instant | None:
-        """The time at which the node gives up, or None while it waits for another round to end and the store answers.
-        If the store has never answered, the node gives up sooner, because the endpoint may be wrong."""
+        """The time at which the node stops trying to join. There is no deadline (None) while the store answers and the
+        node waits for a running round to end. If the store has never answered, the node gives up sooner, because the
+        endpoint may be wrong."""
         if self.state is None:
             return min(self.membership.join_by, self.membership.contact_by)
         if not self._waits:
@@ -848,7 +853,7 @@ class Node:
         return self.membership.joins and self.connection.outage is None and others_run
 
     def verdict(self, now: Instant, grace: Duration = 0.0) -> Verdict | None:
-        """Return why the node's round has ended for it, or None while the round is running. For `grace`, see
+        """Return why the round has ended for this node, or None while the round is running. For `grace`, see
         `RosterBackend`."""
         if not self.membership.running or self.state is None:
             return None
@@ -862,7 +867,7 @@ class Node:
         return found
 
     def unfinished(self) -> tuple[int, ...] | None:
-        """Return the ranks of this node's round whose workers have not succeeded, or None if the state contains another
+        """Return the ranks in this node's round whose workers have not succeeded, or None if the state contains another
         round."""
         state = self.state
         if state is None or state.round != self.membership.round:
@@ -877,7 +882,7 @@ class Node:
         return min(len(waiting(self.seen.roster, state)), max(room, 0))
 
     def progress(self) -> str:
-        """Describe in one line which nodes have joined and which are missing."""
+        """Describe in one line what this node is waiting for."""
         return messages.progress(self.state, self.gathering, self.seen.roster, self.settings, self.key)
 
     @property
@@ -894,8 +899,8 @@ class Node:
 
     def suspects(self, most: int) -> tuple[Seat, ...]:
         """Return up to `most` members that this node may be unable to reach. If a lost connection may have ended this
-        node's last round, the result contains members of that round. If a running round excludes this node because it
-        could not reach some members, the result contains members of the running round."""
+        node's last round, they are members of that round. If a running round excludes this node because it could not
+        reach some members, they are members of the running round."""
         state = self.state or State()
         failed = state.end is not None and state.end.cause_unclear
         mine = state.round == self.membership.round and state.seated(self.key)
@@ -906,7 +911,8 @@ class Node:
         return tuple(seat for seat in (state.seats[place] for place in ring) if seat.key != self.key)
 
     def notice(self, now: Instant) -> Instant:
-        """Log an outage that has lasted for a while, even if an attempt hangs. Returns the time of the next call."""
+        """Log an outage that has lasted for a while, even if an attempt hangs. Returns when to call this method
+        again."""
         since = self.connection.since
         if since is not None and self.connection.should_log(now):
             reason = str(self.connection.outage or "it does not answer")
@@ -915,14 +921,15 @@ class Node:
         return self.connection.next_look(now)
 
     def fence_at(self, now: Instant, grace: Duration) -> Instant:
-        """Return the time at which the node stops its workers if the store does not answer."""
+        """Return the time at which the node must stop its workers if the store does not answer."""
         return self.connection.fence_at(grace, now)
 
     def stop_by(self, now: Instant, grace: Duration) -> Instant | None:
         """Return the time by which the last round's workers must have ended, or None if there is no limit. There is no
-        limit if the job has ended, or if this node is leaving (other nodes then wait until its entry is withdrawn). If
-        this node was declared lost, or a round has formed without it, its workers must end at once. If it has been cut
-        off for too long, they get half a heartbeat interval, because other nodes may continue without it."""
+        limit if the job has ended. There is none either if this node is leaving, because other nodes then wait until
+        its entry is withdrawn. If this node was declared lost, or a round has formed without it, its workers must end
+        immediately. If this node has been cut off for too long, its workers get half a heartbeat interval, because
+        other nodes may continue without it."""
         state, member = self.state or State(), self.membership
         if state.closed:
             return None
@@ -933,7 +940,7 @@ class Node:
         return later(self.fence_at(now, grace), self.settings.keep_alive_interval / 2)
 
     def pop_log_lines(self) -> tuple[LogLine, ...]:
-        """Return the new lines for the log."""
+        """Return the log lines that were added since the last call."""
         notes, self._notes = self._notes, ()
         return notes
 

@@ -1,8 +1,8 @@
 """What one node (the observer) sees of other nodes, updated with each read of the roster. All functions are pure. All
 times are on the observer's own clock.
 
-If the store shows heartbeats, a node is late when its counter has not changed for long enough. The counter must also
-have been unchanged in enough reads, because an observer that could not read may have missed changes.
+If the store shows heartbeats, a node is late when its heartbeat counter has not changed for long enough and in enough
+reads. The number of reads matters, because an observer that could not read may have missed changes.
 
 A store with leases shows no heartbeats, and drops the entries of failed nodes. Such a store may also drop all entries
 by mistake, for example after an outage or a loss of data. An etcd cluster (before 3.5.11) does so after its leader was
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 CONFIRM: Duration = 0.75
-"""The maximum number of seconds from the end of one lease to the end of the next if a store ends all leases. etcd
-revokes leases in limited batches, twice a second."""
+"""The maximum number of seconds between the ends of two successive leases when a store ends all leases. etcd revokes
+leases in limited batches, twice a second."""
 SURELY = 1.5  # intervals within which an observer sees a live node's heartbeat
 DOUBTS = 2  # extra reads before an observer that has only just begun to read considers a node late
 
@@ -121,8 +121,8 @@ class Observation:
         return replace(seen, roster=(*self._gone_done(found, state), *roster))._with_absent(state, now)
 
     def _gone_done(self, found: tuple[Registration, ...], state: State) -> tuple[ObservedEntry, ...]:
-        """Return the members that are not lost although their entries have disappeared: the observer had seen that they
-        were done, but no node had recorded their success yet."""
+        """Return the members that are not lost although their entries have disappeared. The observer had seen that
+        these members were done, but no node had recorded their success yet."""
         here = {item.key for item in found}
         busy = set(state.busy) if state.open else set()
         return tuple(
@@ -141,8 +141,8 @@ class Observation:
         return replace(self, absent=absent, settled=settled)
 
     def drops(self, own: str, found: tuple[Registration, ...]) -> bool:
-        """Return whether the entries found show that the store has dropped the observer's `own` entry. Only a store
-        with leases drops entries. If a store has no entries, it may be such a store."""
+        """Return whether the store has dropped the observer's `own` entry, to judge by the entries that were `found`.
+        Only a store with leases drops entries. A store without any entries may be such a store."""
         leased = self.leased or not found or any(item.beats is None for item in found)
         stood = not self.looked or any(item.key == own for item in self.registrations)
         return leased and stood and all(item.key != own for item in found)
@@ -185,8 +185,8 @@ class Observation:
         return any(key in state.busy or any(item.key == key for item in self.registrations) for key in self.ended)
 
     def dead(self, state: State, now: Instant) -> str | None:
-        """Return the key of a useless entry, or None. An entry is useless if its node is not in a running round and
-        either has been late for two failure timeouts or has an agent that has ended."""
+        """Return the key of a useless entry, or None. An entry is useless if its node is not in a running round, and
+        the node has been late for two failure timeouts or its agent has ended."""
         patience = 2 * self.interval * self.attempts
         idle = [item.key for item in self.registrations if not (state.open and state.seated(item.key))]
         for key in idle:  # including one whose entry cannot be read

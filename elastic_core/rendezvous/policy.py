@@ -1,4 +1,5 @@
-"""The whole membership policy: one pure function that maps a node's view to the next step and the reason for it.
+"""The whole membership policy, as one pure function (`decide`). The function maps a node's view to the next step and
+the reason for that step.
 
 Any node can safely run the function at any time, because a node writes the state by compare-and-swap against the state
 on which it based its decision. To limit the load on the store, only the leader runs it (see `election`). The table in
@@ -196,9 +197,9 @@ def _while_gathering(
 def _until(
     ready: list[Entry], missing: list[Entry], state: State, settings: RendezvousSettings, since: Instant
 ) -> Instant | None:
-    """Return the latest time at which to form a round of the nodes that are ready, or None to form one now. Spares are
-    always ready before members that still have to stop their workers. Without this wait, spares would take these
-    members' places. A live member learns within a failure timeout that the round has ended."""
+    """Return the latest time at which to form a round of the nodes that are ready, or None to form one now. Without
+    this wait, spares would take the places of members that still have to stop their workers, because spares are always
+    ready first. A live member learns within a failure timeout that the round has ended."""
     full = len(ready) >= settings.max_nodes
     if missing:
         stopping: Duration = settings.failure_timeout + max(entry.stop_timeout for entry in missing)
@@ -257,8 +258,8 @@ def _form(
 
 
 def _meeting(ready: list[Entry], least: int) -> list[Entry]:
-    """Return the nodes that can reach each other. They are found by repeatedly removing the node with the most broken
-    links. If fewer than `least` nodes would remain, return all nodes instead."""
+    """Return nodes that can all reach each other. The function repeatedly removes the node with the most broken links.
+    If fewer than `least` nodes would remain, return all nodes instead."""
     broken = _broken_links(ready)
     counts = {entry.key: len(broken[entry.key]) for entry in reversed(ready) if entry.key in broken}
     while any(counts.values()):
@@ -272,8 +273,8 @@ def _meeting(ready: list[Entry], least: int) -> list[Entry]:
 
 
 def _broken_links(entries: list[Entry]) -> dict[str, list[str]]:
-    """Return, for each node's key, the keys of the nodes at the other ends of its broken links. A key is listed twice
-    if both nodes have reported the link."""
+    """Map each node with broken links to the nodes at the other ends of these links, by key. A key is listed twice if
+    both nodes have reported the link."""
     here = {entry.key for entry in entries}
     found: dict[str, list[str]] = {}
     for key, other in ((entry.key, other) for entry in entries for other in entry.unreachable if other in here):
@@ -291,7 +292,7 @@ def _who_is_back(state: State, ready: list[Entry]) -> str:
 def _blamed(
     state: State, ready: list[Entry], missing: list[Entry], roster: Roster, settings: RendezvousSettings
 ) -> State | None:
-    """Return the state that blames the uncertain failure on the members that are gone, or None if there is no such
+    """Return the state that blames the uncertain failure on the members that are gone. Returns None if there is no such
     failure or no such member."""
     if state.end is None or not state.end.cause_unclear:
         return None
@@ -330,9 +331,10 @@ PHRASES = (
 
 
 def is_certain(failures: Mapping[int, ProcessFailure]) -> bool:
-    """Return whether the loss of a peer can be ruled out as the cause of at least one failure. It cannot be ruled out
-    for a worker that left an exit code but no message, or that aborted, because collectives abort when a peer is lost.
-    It is ruled out for a worker that the agent killed because it was hung."""
+    """Return whether the loss of a peer can be ruled out as the cause of at least one failure. The loss cannot be ruled
+    out if a worker left an exit code but no message. It cannot be ruled out either if a worker aborted, because
+    collectives abort when a peer is lost. It is ruled out if the agent killed the worker because the worker was
+    hung."""
     return any(_by_itself(failure) for failure in failures.values() if failure.caused_by is None)
 
 

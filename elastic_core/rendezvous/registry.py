@@ -13,7 +13,7 @@ RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
 
 
 class RendezvousHandlerRegistry:
-    """A program's own functions that create handlers, by backend name."""
+    """Maps backend names to the program's own functions that create handlers."""
 
     def __init__(self) -> None:
         self._creators: dict[str, RendezvousHandlerCreator] = {}
@@ -27,8 +27,8 @@ class RendezvousHandlerRegistry:
         self._creators[backend] = creator
 
     def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
-        """Create a handler. Raises ValueError if the backend is not registered, and RuntimeError if the creator returns
-        a handler for another backend."""
+        """Create a handler for `params.backend`. Raises ValueError if the backend is not registered, and RuntimeError
+        if the creator returns a handler for another backend."""
         creator = self._creators.get(params.backend)
         if creator is None:
             return self._unregistered(params)
@@ -66,6 +66,6 @@ rendezvous_handler_registry: RendezvousHandlerRegistry = _WithInstalled()
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """Return a handler for `params.backend`, from the registry or else from an installed plugin. Raises
+    """Create a handler for `params.backend`. The program's registry takes precedence over installed plugins. Raises
     ConfigurationError if no plugin provides the backend or an option is invalid."""
     return rendezvous_handler_registry.create_handler(params)

@@ -1,5 +1,5 @@
-"""The roster: all entries as one observer sees them. Determines which nodes may take part, and the rank order of a
-round's members. All functions are pure."""
+"""The roster, which contains all entries as one observer sees them. The functions determine which nodes may take part,
+and the rank order of a round's members. All functions are pure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def holders(roster: Roster, state: State) -> dict[str, Entry]:
 
 
 def _claim(entry: Entry, state: State) -> int:
-    """Return the strength of the node's claim to its name."""
+    """Return the strength of the node's claim to its name, from 0 to 2."""
     if state.seated(entry.key) and entry.key not in state.gone:
         return 2
     return int(is_ready(entry, state))

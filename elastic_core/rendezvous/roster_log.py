@@ -1,21 +1,20 @@
-"""The roster in a key-value store: a log of announcements, in which every announcement has its own slot.
+"""Keeps the roster in a key-value store, as a log in which every announcement has its own slot.
 
-A node that announces itself takes a slot by incrementing `slots`, and then fills it. A reader processes filled slots in
-order, from where it last stopped. Joining therefore costs only a few operations, and each reader has to read only one
-more entry.
+To announce itself, a node takes a slot by incrementing `slots`, and then fills that slot. A reader processes filled
+slots in order, from where it last stopped. Joining therefore costs only a few operations, and each reader has to read
+only one more entry.
 
-- A node that dies between these two steps leaves a hole. A reader that has seen a slot taken but not filled for 2 s
-  voids it with the same compare_set that would fill it, so the node and the reader cannot both succeed. A node that was
-  merely slow notices that its slot is void, and takes another one. If it was so slow that the void slot has been
-  deleted, the node can still fill that slot, although no reader reads it any more. The node detects this case because
-  `base` is beyond the slot.
+- A node that dies between these two steps leaves a hole. A reader that has seen a hole for 2 s voids the slot. Voiding
+  and filling use the same compare_set, so only one of them succeeds. A node that was merely slow notices that its slot
+  is void, and takes another one. If the node was so slow that the void slot has been deleted, it can still fill that
+  slot, but no reader reads the slot any more. The node detects this case because `base` is beyond the slot.
 - `base` is where live slots begin. A reader moves `base` past dead slots, and deletes these slots in ascending order.
-  If the reader dies before it has deleted all of them, the next reader deletes the remaining slots right before `base`.
-  A reader whose next slot is empty and before `base` rereads the log from `base`, because no live entry precedes
-  `base`. A node whose entry is far behind the end of the log announces the entry again, so that `base` can grow.
+  If the reader dies before it has deleted all of them, the next reader deletes the remaining slots. If a reader's next
+  slot is empty and before `base`, the reader rereads the log from `base`. If a node's entry is far behind the end of
+  the log, the node announces the entry again, so that `base` can grow.
 - If the job has a secret, each record is signed for its slot. Readers skip unsigned records.
-- A node that withdraws another node's entry also resets the entry's heartbeat counter, so that the other node notices
-  the withdrawal if it is alive. Each node also checks periodically that its record still exists.
+- A node that withdraws another node's entry also resets the entry's heartbeat counter, so that the other node, if it is
+  alive, notices the withdrawal. Each node also checks periodically that its record still exists.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ class _Live:
 
 
 class RosterLog:
-    """One node's side of the log in one epoch of the store. One thread uses it at a time.
+    """Reads and writes the log for one node, in one epoch of the store. Only one thread at a time may use an instance.
 
     Every method raises ForeignWrite if the keys contradict each other, and EpochEnded if the nodes have left the epoch.
 
@@ -194,8 +193,8 @@ class RosterLog:
             self.announce(store, key, own.entry)
 
     def _is_in_place(self, store: Store, own: _Own, slot: int) -> bool:
-        """Return whether the record in this slot still exists and is not far behind the end of the log. Most calls
-        check neither, and return True."""
+        """Return whether the record in this slot still exists and is not far behind the end of the log. To save
+        operations, most calls return True without checking."""
         if own.beats % _BEATS_PER_LOOK == 0:
             return 0 <= add(store, self._keys.slots, 0) - slot <= _FAR_BEHIND
         due = own.beats % _BEATS_PER_LOOK == _BEATS_PER_LOOK // 2
@@ -209,9 +208,9 @@ class RosterLog:
             return 0
 
     def _append(self, store: Store, key: str, own: _Own) -> int:
-        """Write the record into a new slot, and return `base`. Try the next slot if a reader has voided this one, if
-        something else has written to it, or if it precedes `base`, which means that it was voided and deleted. The
-        entry's older record is kept for readers that have not read this far yet."""
+        """Write the record into a new slot, and return `base`. If a reader has voided the slot, or something else has
+        written to it, try the next slot. Also try the next slot if this one precedes `base`, because it was then voided
+        and deleted. The entry's older record is kept for readers that have not read this far yet."""
         own.latest, begins = None, own.first == 0
         for _ in range(_MOST_TRIES):
             slot = add(store, self._keys.slots, 1)
@@ -302,8 +301,9 @@ class RosterLog:
         return True
 
     def _filled(self, store: Store, first: int, last: int) -> list[bytes]:
-        """Return the values from `first` up to the next hole, because `multi_get` would wait for a hole to be filled.
-        The list is empty if another reader has just deleted one of these slots. `base` is then beyond that slot."""
+        """Return the values from `first` up to the next hole. Reading the hole as well would make `multi_get` wait
+        until it is filled. The list is empty if another reader has just deleted one of these slots. `base` is then
+        beyond that slot."""
         names = [self._keys.slot(number) for number in range(first, last + 1)]
         while names and not store.check(names):
             names = names[: len(names) // 2]
@@ -363,8 +363,8 @@ class RosterLog:
         self._withdrawn = {slot: counter for slot, counter in self._withdrawn.items() if slot >= begin}
 
     def _delete_left(self, store: Store, slot: int, counted: set[str]) -> None:
-        """Delete this slot and those before it, down to the first gap. Such slots remain if a reader has died after it
-        had moved `base`."""
+        """Delete this slot and the slots before it, down to the first gap. Such slots remain if a reader has died after
+        moving `base`."""
         while slot > 0 and (value := peek(store, self._keys.slot(slot))) is not None:
             if not self._delete(store, slot, self._withdrawn_in(slot, value), counted):
                 return  # the store cannot delete keys
@@ -414,7 +414,8 @@ def values_there(store: Store, keys: Sequence[str]) -> dict[str, bytes]:
 
 
 def _there(store: Store, keys: list[str]) -> list[str]:
-    """Return the keys that exist. A store only reports whether all given keys exist, so the search bisects."""
+    """Return the keys that exist. A store only reports whether all given keys exist, so this function bisects the
+    list."""
     if not keys or store.check(keys):
         return keys
     half = len(keys) // 2
@@ -423,8 +424,9 @@ def _there(store: Store, keys: list[str]) -> list[str]:
 
 def values_of(store: Store, keys: Sequence[str]) -> list[bytes] | None:
     """Return the values of existing keys, in one operation if the store has `multi_get`. If a key has just been
-    deleted, `multi_get` waits for as long as `StoreConnection.shorten_timeout` allows, and the result is None. `get` is
-    not used, because it would wait for the store's own timeout, and this node would send no heartbeats for minutes."""
+    deleted, `multi_get` waits for as long as `StoreConnection.shorten_timeout` allows, and this function then returns
+    None. `get` is not used, because it would wait for the store's own timeout. In those minutes, this node would send
+    no heartbeats."""
     several = getattr(store, "multi_get", None)
     if several is None or not keys:
         values = [value for key in keys if (value := standing(store, key)) is not None]

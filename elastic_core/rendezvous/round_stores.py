@@ -1,4 +1,4 @@
-"""Stores for rounds: by default, a single store with a separate prefix for each round."""
+"""Provides each round's store. By default, all rounds share one store, in which each has a separate prefix."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PrefixedStore:
 
 def prefixed(prefix: str, store: Store) -> Store:
     """Return a view of `store` that is limited to the keys that begin with `prefix`. If `store` is a torch store, so is
-    the view. For any other store, torch is not imported."""
+    the view. This function never imports torch."""
     torch_stores: Any = sys.modules.get("torch.distributed")
     if torch_stores is not None and isinstance(store, torch_stores.Store):
         found: Store = torch_stores.PrefixStore(prefix, store)

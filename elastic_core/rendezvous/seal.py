@@ -1,10 +1,10 @@
-"""Signatures for the values that nodes write into the store: HMAC-SHA256 over the value and its place, with a key
-derived from the job's secret and run id. A client without the secret can neither forge a node's value nor move one to
-another place. It can only delete or overwrite a value, and nodes then treat the place as empty.
+"""Signs the values that nodes write into the store. A signature is an HMAC-SHA256 over the value and its place, with a
+key derived from the job's secret and run id. A client without the secret can neither forge a node's value nor move one
+to another place. It can only delete or overwrite a value, and nodes then treat the place as empty.
 
 A place is a name in the backend, such as a version of the state in one epoch of a store. If a place holds several
-values one after another, the signature does not reveal whether an old value was put back. For the state, the serial
-number does.
+values in succession, the signature does not reveal whether an old value was put back. For the state, the serial number
+reveals this.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class HmacSeal:
         return value.startswith(MARK) and value[len(MARK) : len(MARK) + _ID] not in self._keys
 
     def state(self, place: str, value: bytes, token: Token) -> bytes:
-        """Open the state like `opened`, but raise ForeignStateError if the signature is not valid."""
+        """Return the state without its signature. Raises ForeignStateError if the signature is not valid for this
+        place."""
         found = self.opened(place, value)
         if found is not None:
             return found
@@ -148,8 +149,8 @@ def _digest(key: bytes, *parts: bytes) -> bytes:
 
 
 class SignedBackend(RosterBackend):
-    """Signs the states and entries of a backend that cannot sign, and owns that backend. New values in such a backend
-    replace old ones in the same place, so an old signed value that an attacker puts back is accepted."""
+    """Signs the states and entries of a backend that cannot sign, and owns that backend. In such a backend, new values
+    replace old ones in the same place. If an attacker puts back an old signed value, it is therefore accepted."""
 
     def __init__(self, backend: RosterBackend, seal: Seal) -> None:
         self._backend = backend
@@ -219,8 +220,8 @@ class SignedBackend(RosterBackend):
 
 
 def _checked(call: Callable[[], T]) -> T:
-    """Call the backend. If the backend itself rejects the data, the error records that the data cannot belong to nodes
-    with another secret, because it is not signed."""
+    """Call the backend. If the backend itself rejects the data, record in the error that the data cannot belong to
+    nodes with another secret, because it is not signed."""
     try:
         return call()
     except ForeignStateError as error:

@@ -1,4 +1,4 @@
-"""The seats of a round, stored as a string that has one line for each seat and is parsed on demand. Every node of a
+"""The seats of a round, stored as a string with one line per seat. The lines are parsed on demand. Every node of a
 round receives all seats, but most nodes read only two. With ten thousand nodes, creating an object for each seat would
 take longer than everything else in a round."""
 
@@ -145,7 +145,8 @@ class Seats(_Lazy[Seat]):
 
     @functools.cached_property
     def packed(self) -> bytes:
-        """The compressed text with a checksum. It takes only a few bytes per seat, because most seats are similar."""
+        """The seats as compressed text with a checksum. The result takes only a few bytes per seat, because most seats
+        are similar."""
         return zlib.compress(self.text.encode(), 1)
 
 

@@ -149,10 +149,10 @@ def settings_of(params: RendezvousParameters) -> RendezvousSettings:
 
 
 def advertised_address(params: RendezvousParameters, places: Iterable[tuple[str, int]] | None = None) -> str:
-    """Return the address that this node advertises: the value of `--local-addr` if it is set, or 127.0.0.1 for a job
-    with one node. Otherwise, it is this machine's address on the route to the first of `places` to which there is a
-    route. `places` are hosts with ports (default: the endpoint's hosts). If there are none, the default route is used.
-    This function blocks while it looks up names."""
+    """Return the address that this node advertises. It is the value of `--local-addr` if that is set, or 127.0.0.1 for
+    a job with one node. Otherwise, it is this machine's address on the route to the first of `places` that has a route.
+    `places` lists hosts with ports (default: the endpoint's hosts). If there are no hosts, the default route is used.
+    This function blocks while it looks up host names."""
     if params.local_addr:
         return params.local_addr
     if params.max_nodes == 1:
@@ -164,7 +164,7 @@ def advertised_address(params: RendezvousParameters, places: Iterable[tuple[str,
 
 
 def options_of(params: RendezvousParameters, options: Sequence[Option]) -> dict[str, Any]:
-    """Return the typed values of these options, with defaults. Programs may also pass strings. Raises a
+    """Return the values of these options, with defaults. Strings are converted to the options' types. Raises a
     ConfigurationError that lists every invalid option."""
     from elastic_core.hooks.options import type_options
 

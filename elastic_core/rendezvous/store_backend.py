@@ -1,5 +1,5 @@
 """A rendezvous backend over any key-value store that has compare_set, get, set, add, check and wait. The backend keeps
-versions of the state and a log of announcements, and learns of changes through the store's `wait`."""
+versions of the state and a log of announcements. It learns of changes through the store's `wait`."""
 
 from __future__ import annotations
 
@@ -64,14 +64,18 @@ class _Epoch:
 
 
 class StoreBackend(RosterBackend):
-    """A backend over any key-value store.
+    """A rendezvous backend that uses a key-value store.
 
     The backend makes up to three connections, each when it is first needed: one for operations, and one for each of the
-    two waits. If the store was restarted empty, the backend detects this when it connects or, because some clients
-    reconnect on their own, when counters have fallen. It then forgets everything, and the next heartbeat raises
-    EntryDroppedError. It does the same if the store has returned with older data or something else has written
-    contradictory data. In these two cases, the nodes also begin a new epoch. The backend announces this node's entries
-    again without being asked only if another node has taken over the store with its data.
+    two waits.
+
+    If the store was restarted empty, the backend forgets everything, and the next heartbeat raises EntryDroppedError.
+    The backend detects the restart when it connects or, because some clients reconnect on their own, when counters have
+    fallen. The same happens if the store has returned with older data, or something else has written contradictory
+    data. In these two cases, the nodes also begin a new epoch.
+
+    If another node has taken over the store with its data, the backend announces this node's entries again. In all
+    other cases, the caller has to do so.
 
     Args:
         connector: makes the connections; this backend closes it.
@@ -79,12 +83,12 @@ class StoreBackend(RosterBackend):
         name: the name by which the backend is selected.
         clock: measures how long a slot in the log stays unfilled.
         hole_patience: seconds after which an unfilled slot is voided.
-        observes: whether this process only reads, until it announces an entry, sends a heartbeat or writes the state.
+        observes: whether this process only reads until it announces an entry, sends a heartbeat or writes the state.
         mover: moves the store; None if the store never moves.
 
     Every method but `close` raises RendezvousConnectionError if the store cannot be reached; the next call tries again.
-    It raises RendezvousStateError if something else keeps writing to the job's keys. If this process only reads, a
-    single such write is enough.
+    These methods raise RendezvousStateError if something else keeps writing to the job's keys. If this process only
+    reads, a single such write is enough.
     """
 
     def __init__(
@@ -133,7 +137,7 @@ class StoreBackend(RosterBackend):
         return True
 
     def connect(self) -> None:
-        """Connect now rather than on first use. Fails soon after `close`."""
+        """Connect now rather than on first use. Fails soon after `close` is called."""
         self._use("connecting", lambda store, epoch: None)
 
     def get_state(self) -> tuple[bytes, Version] | None:
@@ -248,8 +252,8 @@ class StoreBackend(RosterBackend):
         self._connector.close()
 
     def _counted_lead(self, store: Store, key: str, amount: int) -> int:
-        """Add to the leader counter, and return its new value. If something else has written to it, a leader resets it.
-        This is harmless, because nodes only check whether the counter changes."""
+        """Add to the leader counter, and return its new value. If something else has overwritten the counter, a leader
+        resets it. The reset is harmless, because nodes only check whether the counter changes."""
         try:
             return add(store, key, amount)
         except RendezvousStateError:
@@ -276,8 +280,8 @@ class StoreBackend(RosterBackend):
     def _in_epoch(
         self, store: Store, operation: Callable[[Store, _Epoch], T], takes_part: bool, trail: dict[str, bool]
     ) -> T:
-        """Perform the operation in the current epoch. If the nodes have to leave that epoch, first begin a new one.
-        Raises StoreMoved if the store has moved to another address."""
+        """Perform the operation in the current epoch. If the nodes have to leave that epoch, begin a new one and try
+        again. Raises StoreMoved if the store has moved to another address."""
         assert self._epoch is not None  # `_current_epoch` was called when the connection was made
         if self._observes and takes_part:
             self._observes, self._epoch = False, None
@@ -415,7 +419,7 @@ class StoreBackend(RosterBackend):
             left = until - self._clock.now()
 
     def _reconnected(self, store: Store) -> None:
-        """Renew the two connections for waiting. The main connection has just been renewed, so the others may still
+        """Renew the two connections for waiting, because the main connection was just renewed. The others may still
         lead to an abandoned store."""
         self._current_epoch(store)
         for line in (self._state_line, self._roster_line):

@@ -52,7 +52,7 @@ class StoreConnection:
         return None
 
     def asked_for(self, key: str, timeout: Duration, closed: threading.Event, pauses: Backoff) -> bytes | None:
-        """Do the same as `fetch` for a store whose `wait` cannot be used: poll the key, with these pauses."""
+        """Wait for the key like `fetch`, but poll it with these pauses, for a store whose `wait` cannot be used."""
         clock, asked = SystemClock(), 0
         until = later(clock.now(), timeout)
         while not closed.is_set():
@@ -110,8 +110,8 @@ class StoreConnector(Protocol):
 
 
 class FactoryConnector:
-    """Makes connections to a store with a function that creates clients (`make`), which may raise any error. Each
-    thread that uses the store gets its own client."""
+    """Connects to a store with clients that `make` creates. `make` may raise any error. Each thread that uses the store
+    gets its own client."""
 
     hosts = False
 
@@ -166,8 +166,8 @@ class ThreadConnection:
 
     def fetch(self, key: str, timeout: Duration, stands: Callable[[], bool] = lambda: True) -> bytes | None:
         """Wait for the key and return its value. Returns None after `timeout` seconds, or if another thread closes the
-        connection. Once connected, calls `stands` to find out whether to wait for the key at all. Raises the errors of
-        `use`, and EpochEnded if `stands` returns False."""
+        connection. After connecting, calls `stands`, and raises EpochEnded if `stands` returns False. Also raises the
+        errors of `use`."""
 
         def waited(connection: StoreConnection) -> bytes | None:
             if not stands():

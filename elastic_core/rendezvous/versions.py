@@ -1,9 +1,10 @@
-"""A job's state in a key-value store, version after version. Every fenced write of the state happens in this module.
+"""Keeps a job's state in a key-value store as numbered versions. Every fenced write of the state happens in this
+module.
 
-Each version v has its own key, created by `compare_set(key, "", value)`. This one operation both fences the write,
-because it fails for all but the first writer, and notifies the nodes, because those that have read v - 1 wait for that
-key. `head` is the number of the newest version. It only grows, and may lag behind. Old versions are deleted. A node
-that was suspended and tries to rewrite one of them finds the key absent, but learns from `head` that it is too late.
+Each version v has its own key, created by `compare_set(key, "", value)`. This operation fences the write, because it
+fails for all but the first writer. It also notifies the nodes, because nodes that have read v - 1 wait for that key.
+`head` is the number of the newest version. It only grows, and may lag behind. Old versions are deleted. A node that was
+suspended and tries to rewrite one of them finds the key absent, but learns from `head` that it is too late.
 
 If these keys contradict each other because something else has written to them, all nodes begin another epoch, as after
 a loss of data. A marker that is written in place of the next version wakes the nodes that are waiting for that version.
@@ -102,7 +103,7 @@ def is_wait_timeout(error: BaseException) -> bool:
 
 
 def peek(store: Store, key: str) -> bytes | None:
-    """Return the value, or None if there is none. `get` is not used, because it would wait until the store's own
+    """Return the value, or None if the key is absent. `get` is not used, because it would wait until the store's own
     timeout if the key were deleted after `check`. `standing` is not called for an absent key, because it would wake all
     clients that wait for the key."""
     return standing(store, key) if store.check([key]) else None
@@ -195,7 +196,7 @@ class Version(NamedTuple):
 
 
 class Versions:
-    """Reads and writes versions in one epoch of the store. One thread uses it at a time.
+    """Reads and writes versions in one epoch of the store. Only one thread at a time may use an instance.
 
     Every method raises ForeignWrite if the keys contradict each other, EpochEnded if the nodes have left the epoch, and
     StoreMoving if the store is moving. For `observes`, see `StoreBackend`.
@@ -240,8 +241,8 @@ class Versions:
         raise foreign(f"a head that keeps up with the states under {self._keys.state(number)!r}", f"{head}")
 
     def leave(self, store: Store) -> None:
-        """Wake the thread that waits for the next version in an epoch that has ended. Nothing else would wake it if a
-        client has deleted the keys: its connection still works, and no node will write that version."""
+        """Wake the thread that waits for the next version in an epoch that has ended. If a client has deleted the keys,
+        nothing else would wake that thread, because its connection still works and no node will write that version."""
         if not self._observes:
             create(store, self._keys.state(self._number() + 1), _LEFT)
 
@@ -291,7 +292,7 @@ class Versions:
         raise foreign(f"a free key for a version after {self._number()}", "writes by something else")
 
     def _heirs(self, number: int, value: bytes) -> tuple[str, ...] | None:
-        """Return the keys of the nodes to which the store is moving, or None if the value is not such a marker."""
+        """Return the keys of the heirs that a marker lists, or None if the value is not such a marker."""
         if not value.startswith(_MOVING):
             return None
         try:
@@ -323,8 +324,8 @@ class Versions:
             number -= 1
 
     def _raised_head(self, store: Store, number: int) -> int:
-        """Raise the head to at least this number, and return it. If the node dies first, its version is still valid,
-        and the head lags until the next write."""
+        """Raise the head to at least this number, and return it. If the node dies before it raises the head, its
+        version is still valid. The head then lags until the next write."""
         head = number - 1
         while True:
             found = as_number(self._keys.head, compare_set(store, self._keys.head, b"%d" % head, b"%d" % number))
