@@ -139,7 +139,7 @@ class Node:
     # -- calls from the agent
 
     def begin(self, now: Instant) -> None:
-        """Start to join on the agent's behalf. The node waits up to `join_timeout` for a round."""
+        """Start joining on the agent's behalf. The node waits up to `join_timeout` for a round."""
         join_by = later(now, self.settings.timeout.join.total_seconds())
         contact_by = later(now, self.settings.first_contact[0])
         self.membership = replace(

@@ -141,8 +141,8 @@ class Observation:
         return replace(self, absent=absent, settled=settled)
 
     def drops(self, own: str, found: tuple[Registration, ...]) -> bool:
-        """Return whether the store has dropped the observer's `own` entry, to judge by the entries that were `found`.
-        Only a store with leases drops entries. A store without any entries may be such a store."""
+        """Return whether the store has dropped the observer's `own` entry, according to the entries in `found`. Only a
+        store with leases drops entries. A store without any entries may be such a store."""
         leased = self.leased or not found or any(item.beats is None for item in found)
         stood = not self.looked or any(item.key == own for item in self.registrations)
         return leased and stood and all(item.key != own for item in found)

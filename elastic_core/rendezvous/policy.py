@@ -333,7 +333,7 @@ PHRASES = (
 def is_certain(failures: Mapping[int, ProcessFailure]) -> bool:
     """Return whether the loss of a peer can be ruled out as the cause of at least one failure. The loss cannot be ruled
     out if a worker left an exit code but no message. It cannot be ruled out either if a worker aborted, because
-    collectives abort when a peer is lost. It is ruled out if the agent killed the worker because the worker was
+    collectives abort when a peer is lost. The loss is ruled out if the agent killed the worker because the worker was
     hung."""
     return any(_by_itself(failure) for failure in failures.values() if failure.caused_by is None)
 

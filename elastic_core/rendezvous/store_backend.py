@@ -419,8 +419,8 @@ class StoreBackend(RosterBackend):
             left = until - self._clock.now()
 
     def _reconnected(self, store: Store) -> None:
-        """Renew the two connections for waiting, because the main connection was just renewed. The others may still
-        lead to an abandoned store."""
+        """Renew the two connections for waiting. The main connection has just been renewed, so these two may still lead
+        to an abandoned store."""
         self._current_epoch(store)
         for line in (self._state_line, self._roster_line):
             line.renew()
