@@ -61,7 +61,7 @@ def install() -> None:
     """Replace torch's names with ours in this process. Idempotent.
 
     Raises:
-        RuntimeError: torch's version of one of the modules has already been imported, and both would be mixed.
+        RuntimeError: torch's version of one of the modules has already been imported. The two versions would be mixed.
     """
     if _Finder in sys.meta_path:
         return

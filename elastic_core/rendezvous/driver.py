@@ -204,7 +204,8 @@ class Driver:
             return partial(self._node.broke, error)
 
     def _advance(self, outcome: Callable[[Instant], object] | None) -> Operation | Idle:
-        """Pass the last outcome to the node, ask it for the next step, and wake the threads that wait for a change."""
+        """Pass the last outcome to the node, ask the node for the next step, and wake the threads that wait for a
+        change."""
         node = self._node
         with self._changed:
             before, now = self._shown(), self._clock.now()

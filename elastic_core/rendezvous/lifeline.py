@@ -58,8 +58,8 @@ class Lifeline:
         return -1 if self._own is None else self._own.fileno()
 
     def listen(self, address: str) -> int:
-        """Listen on the address, and close older connections, so that the watching agent reconnects. Returns the port,
-        or 0 on failure. After a failure, only missing heartbeats show that this agent has ended."""
+        """Listen on the address, and close older connections to make the watching agent reconnect. Returns the port, or
+        0 on failure. After a failure, only missing heartbeats show that this agent has ended."""
         if self._own is None or self._closed:
             return 0
         try:

@@ -344,8 +344,8 @@ def _with_report(end: End, report: Report) -> End:
 
 
 def counted_failure(state: State, incurable: bool = False) -> State:
-    """Use one restart for the failure that ended the round, unless it has already used one. If no restart is left or
-    none would help, close the job."""
+    """Use one restart for the failure that ended the round, unless that failure has already used one. If no restart is
+    left or none would help, close the job."""
     end = state.end
     if state.closed or end is None or (end.counted and not incurable):
         return state

@@ -256,8 +256,8 @@ class Node:
 
     @property
     def heirs(self) -> tuple[str, ...]:
-        """The keys of the nodes that, as far as this node knows, will stay if it leaves: first members, and then
-        waiting nodes."""
+        """The keys of the nodes that will stay if this node leaves, as far as it knows. Members come before waiting
+        nodes."""
         state = self.state or State()
         out = {self.key, *state.draining}
         keys = dict.fromkeys((*state.busy, *(entry.key for entry in waiting(self.seen.roster, state))))
@@ -899,8 +899,8 @@ class Node:
 
     def suspects(self, most: int) -> tuple[Seat, ...]:
         """Return up to `most` members that this node may be unable to reach. If a lost connection may have ended this
-        node's last round, they are members of that round. If a running round excludes this node because it could not
-        reach some members, they are members of the running round."""
+        node's last round, these are members of that round. If a running round excludes this node because it could not
+        reach some members, these are members of the running round."""
         state = self.state or State()
         failed = state.end is not None and state.end.cause_unclear
         mine = state.round == self.membership.round and state.seated(self.key)

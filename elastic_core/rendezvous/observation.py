@@ -6,8 +6,8 @@ reads. The number of reads matters, because an observer that could not read may 
 
 A store with leases shows no heartbeats, and drops the entries of failed nodes. Such a store may also drop all entries
 by mistake, for example after an outage or a loss of data. An etcd cluster (before 3.5.11) does so after its leader was
-suspended: when the leader resumes, it revokes every lease that was not renewed with *it*. An observer must therefore
-not consider other nodes lost until it has had time to learn whether its own entry was dropped, too.
+suspended: when the leader resumes, it revokes every lease that it did not itself renew. An observer must therefore not
+consider other nodes lost until it has had time to learn whether its own entry was also dropped.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Counter:
     looked: Instant | None = None
 
     def seen(self, value: int, now: Instant, interval: Duration) -> Counter:
-        """Return the counter after another read. A read less than half an interval after the previous one is ignored,
-        because many reads in quick succession after an outage prove no more than a single one."""
+        """Return the counter after another read. An unchanged value is ignored if the previous read was less than half
+        an interval ago, because many reads in quick succession after an outage prove no more than a single one."""
         if value != self.value:
             return Counter(value, now)
         if now - (self.since if self.looked is None else self.looked) < 0.5 * interval:
@@ -96,8 +96,8 @@ class Observation:
 
     def after_look(self, found: tuple[Registration, ...], state: State, now: Instant) -> Observation:
         """Return the observation after another read. A node that has rewritten its entry is considered alive even if it
-        has sent no heartbeat since. Otherwise, one observer could give a seat to a node that returns from an outage,
-        and another observer, still waiting for the node's heartbeat, could then end the round."""
+        has sent no heartbeat since. Otherwise, one observer could give a seat to a node that returns from an outage.
+        Another observer that is still waiting for the node's heartbeat could then end the round."""
         leased = self.leased or any(item.beats is None for item in found)
         before = {item.key: item.entry for item in self.registrations}
         counters = {
@@ -160,8 +160,8 @@ class Observation:
 
     def overdue_by_log(self, first: Collection[str], between: Collection[str], now: Instant) -> Observation:
         """Consider the `first` nodes in succession order late until their next heartbeat, because they would lead if
-        they were alive. The nodes `between` them and the observer may be about to lead, so they are late only after a
-        few more reads. A node with a recent heartbeat is not late: it may be alive, but cut off."""
+        they were alive. The nodes `between` them and the observer may be about to lead, so these nodes are late only
+        after a few more reads. A node with a recent heartbeat is not late, because it may be alive but cut off."""
         since = Instant(now - self.interval * self.attempts)
         looks = {**dict.fromkeys(between, self.attempts - 1 - DOUBTS), **dict.fromkeys(first, self.attempts - 1)}
         late = {

@@ -76,7 +76,7 @@ def decide(
     enough_since: Instant | None,
     settled: Instant = LONG_AGO,
 ) -> Decision:
-    """Decide on the next step.
+    """Return the next step and the reason for it.
 
     Args:
         enough_since: when the caller first saw that `min_nodes` were ready for the next round, on the same clock as
@@ -209,8 +209,8 @@ def _until(
 
 
 def _impostors(roster: Roster, state: State, settings: RendezvousSettings, now: Instant) -> list[tuple[str, str]]:
-    """Return the live agents whose name belongs to another live agent, each with a reason for users. An agent is
-    returned only after two failure timeouts. By then, the loss of the other agent would have been noticed."""
+    """Return the keys of the live agents whose name belongs to another live agent, each with a reason for users. An
+    agent is returned only after two failure timeouts. By then, the loss of the other agent would have been noticed."""
     names = holders(roster, state)
     found = []
     for seen in roster:
@@ -223,7 +223,7 @@ def _impostors(roster: Roster, state: State, settings: RendezvousSettings, now: 
 
 def _missing(roster: Roster, state: State) -> list[Entry]:
     """Return the live members of the last round that have not rejoined. They may still run workers. Drained members are
-    included until they leave, and lost members if their heartbeats resume."""
+    included until they leave. Lost members are included if their heartbeats resume."""
     return [entry for entry in alive(roster, state) if state.seated(entry.key) and not is_ready(entry, state)]
 
 
@@ -236,8 +236,8 @@ def _form(
     reason: str,
 ) -> Decision:
     """Form a round of the ready nodes. The last round's members get seats first, and then the oldest of the other
-    nodes. The remaining nodes are spares. If the last round ended with an uncertain failure, first determine its cause:
-    if a member is gone, its loss was the cause, and no restart is used."""
+    nodes. The remaining nodes are spares. If the last round ended with an uncertain failure, first determine the cause.
+    If a member is gone, the loss of that member was the cause, and no restart is used."""
     if state.end is not None and state.end.cause_unclear:
         state = _blamed(state, ready, missing, roster, settings) or counted_failure(state)
     if state.closed:

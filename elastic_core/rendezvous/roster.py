@@ -38,8 +38,8 @@ Roster = tuple[ObservedEntry, ...]
 
 
 def holders(roster: Roster, state: State) -> dict[str, Entry]:
-    """Return the owner of each node name. If two live agents share a name, a surviving member owns it, because the
-    other agent may have been suspended and replaced. Otherwise, the older agent that is ready owns it."""
+    """Return the owner of each node name. If two live agents share a name, a surviving member owns the name, because
+    the other agent may have been suspended and replaced. Otherwise, the older agent that is ready owns the name."""
     names: dict[str, Entry] = {}
     for seen in roster:
         if not seen.late:
@@ -58,15 +58,15 @@ def _claim(entry: Entry, state: State) -> int:
 
 def alive(roster: Roster, state: State) -> list[Entry]:
     """Return the nodes that are not late and own their names. A node whose name belongs to another node has to wait
-    until the other node has left, and is refused if that takes too long."""
+    until the other node has left. If that takes too long, the waiting node is refused."""
     names = holders(roster, state)
     return [seen.entry for seen in roster if not seen.late and names[seen.entry.node] is seen.entry]
 
 
 def is_ready(entry: Entry, state: State) -> bool:
-    """Return whether the node waits for the next round and knows the last one. An entry that names a different round as
-    the last one is old, or refers to rounds that the store has lost. A member is not ready while its round is running
-    or if it is leaving."""
+    """Return whether the node waits for the next round and knows the last one. If an entry names a different round as
+    the last one, the entry is old or refers to rounds that the store has lost. A member is not ready while its round is
+    running or if it is leaving."""
     reported = entry.reported
     leaves = reported is not None and reported.leaves and reported.round == state.round
     return entry.waits and entry.after == state.round and not (leaves or (state.open and state.seated(entry.key)))
@@ -81,10 +81,12 @@ def waiting(roster: Roster, state: State) -> list[Entry]:
 def ordered(entries: Sequence[Entry], before: Sequence[str]) -> list[Entry]:
     """Return the members in rank order.
 
-    Survivors keep their order. If rank 0 has left, the first survivor becomes rank 0, so that a newcomer does not.
-    Newcomers, sorted by host and then by age, take the places of members that have left; the remaining newcomers are
-    added at the end. A node that asks for a rank (`rank_hint`) gets that rank if it exists. If two nodes ask for the
-    same rank, the node that would otherwise have the lower rank gets it.
+    Survivors keep their order. If rank 0 has left, the first survivor rather than a newcomer becomes rank 0. Newcomers
+    are sorted by host and then by age. They take the places of members that have left, and the remaining newcomers are
+    added at the end.
+
+    A node that asks for a rank (`rank_hint`) gets that rank if it exists. If two nodes ask for the same rank, the node
+    that would otherwise have the lower rank gets it.
 
     Args:
         entries: the members, oldest first.

@@ -266,7 +266,8 @@ class RosterLog:
 
     def _sighted_slots(self, store: Store, taken: int) -> int:
         """Record when this many slots were first seen. If the number contradicts earlier reads, reread the log from
-        `base`. If it also contradicts `base`, raise ForeignWrite, because something else has written a number."""
+        `base`. If the number also contradicts `base`, raise ForeignWrite, because something else has written one of the
+        two."""
         if taken < self.cursor and self._live:
             raise foreign(
                 f"a number that only grows under the key {self._keys.slots!r}", f"{taken} after {self.cursor}"
@@ -301,7 +302,7 @@ class RosterLog:
         return True
 
     def _filled(self, store: Store, first: int, last: int) -> list[bytes]:
-        """Return the values from `first` up to the next hole. Reading the hole as well would make `multi_get` wait
+        """Return the values from `first` up to the next hole. The hole is left out, because `multi_get` would wait
         until it is filled. The list is empty if another reader has just deleted one of these slots. `base` is then
         beyond that slot."""
         names = [self._keys.slot(number) for number in range(first, last + 1)]
@@ -389,7 +390,7 @@ class RosterLog:
 
     def _counted(self, store: Store, counters: list[str], values: Mapping[str, bytes]) -> dict[str, int]:
         """Return the number of heartbeats for each counter. The number is 0 if something else has overwritten or
-        deleted the counter. The node that owns the counter notices this, and switches to another counter."""
+        deleted the counter. The node that owns the counter notices the change, and switches to another counter."""
         beats = {}
         for counter in counters:
             value = values.get(counter, b"")

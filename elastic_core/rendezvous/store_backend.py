@@ -72,7 +72,7 @@ class StoreBackend(RosterBackend):
     If the store was restarted empty, the backend forgets everything, and the next heartbeat raises EntryDroppedError.
     The backend detects the restart when it connects or, because some clients reconnect on their own, when counters have
     fallen. The same happens if the store has returned with older data, or something else has written contradictory
-    data. In these two cases, the nodes also begin a new epoch.
+    data. In the last two cases, the nodes also begin a new epoch.
 
     If another node has taken over the store with its data, the backend announces this node's entries again. In all
     other cases, the caller has to do so.
@@ -349,7 +349,7 @@ class StoreBackend(RosterBackend):
         self, store: Store, epoch: _Epoch, timeout: Duration, heirs: Sequence[str] = (), stays: bool = False
     ) -> str:
         """Return the store's new address, or an empty string if the store stays here. If it is this node's turn, the
-        node takes over the store. `stays` is True if this node serves the store and keeps it when no other node takes
+        node takes over the store. `stays` is True if this node serves the store and will keep it if no other node takes
         it over in time. Raises RendezvousConnectionError if no node has taken the store over yet."""
         if self._mover is None:
             raise foreign("a store that never moves", "a marker that it has moved")

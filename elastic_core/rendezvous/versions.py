@@ -59,7 +59,7 @@ class StoreMoving(Exception):
 
 
 class Keys:
-    """The keys of one job in a store: `id` and, in each epoch, all others.
+    """The keys of one job in a store. Each epoch has its own set of keys, except for `id`.
 
     id        the epoch; another one begins when the store has lost data, or something else has written to the keys
     s/<v>     version v of the state
@@ -110,8 +110,8 @@ def peek(store: Store, key: str) -> bytes | None:
 
 
 def standing(store: Store, key: str) -> bytes | None:
-    """Return the same as `peek`, but with a single operation: a compare_set that changes nothing. Use this only for a
-    key that no client waits for."""
+    """Return the value like `peek`, but with a single operation, a compare_set that changes nothing. Use this function
+    only for a key that no client waits for."""
     found = compare_set(store, key, _NEVER, _NEVER)
     return None if found == _NEVER else found
 
@@ -160,7 +160,8 @@ def foreign(expected: str, found: str) -> ForeignWrite:
 
 
 def delete(store: Store, key: str) -> bool:
-    """Delete the key if the store supports it. Returns whether it was deleted. A key that remains only costs memory."""
+    """Delete the key if the store supports it. Returns whether it was deleted. A key that is not deleted merely costs
+    memory."""
     with contextlib.suppress(NotImplementedError, AttributeError):
         return bool(store.delete_key(key))
     return False
@@ -183,8 +184,8 @@ def point(store: Store, keys: Keys, seal: Seal, where: str) -> bool:
 
 
 def _marker_at(key: str) -> str:
-    """Return the place for which a marker is signed. It differs from the state's place, so that nodes cannot mistake a
-    signed state for a marker."""
+    """Return the place for which a marker is signed. This place differs from the state's place, so that nodes cannot
+    mistake a signed state for a marker."""
     return key + "/moving"
 
 
@@ -212,7 +213,7 @@ class Versions:
 
     def newest(self, store: Store) -> tuple[bytes, Version] | None:
         """Read the newest version. Takes three store operations if nothing has changed. Raises EpochEnded if the newest
-        known version is missing or was replaced, because the store came back with older data."""
+        known version is missing or was replaced, because the store has returned with older data."""
         number, head = self._number(), 0
         if not number:
             head = self._head(store)
@@ -268,8 +269,8 @@ class Versions:
 
     def write(self, store: Store, state: bytes, after: int) -> tuple[bytes, Version, bool] | None:
         """Write version `after` + 1 unless it exists. Returns the newest version, and whether this call wrote it. Each
-        value begins with its writer's id, so if two nodes write the same state, only one of them is reported as its
-        writer. A node that repeats a write also learns whether its first attempt had succeeded."""
+        value begins with its writer's id. If two nodes write the same state, only one of them is therefore reported as
+        the writer. A node that repeats a write also learns whether its first attempt had succeeded."""
         number = after + 1
         value = self._writer + b":" + self._seal.sealed(self._keys.state(number), state)
         if after > self._number():
@@ -317,7 +318,7 @@ class Versions:
         return False
 
     def _delete_old(self, store: Store, number: int) -> None:
-        """Delete this version. If another node wrote the previous version, keep deleting downwards until a version is
+        """Delete this version. If another node wrote the previous version, keep deleting older versions until one is
         already missing, because that node may have stopped before it deleted its own old versions."""
         another = self._known is not None and not self._known[1].startswith(self._writer)
         while number > 0 and delete(store, self._keys.state(number)) and another:
