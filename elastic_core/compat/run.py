@@ -18,8 +18,8 @@ __all__ = ["get_args_parser", "main", "parse_args", "run"]
 
 
 def get_args_parser() -> argparse.ArgumentParser:
-    """Return a parser for torchrun's flags, script and arguments. Values remain strings. A flag that is not given has
-    its default as a string, and `run` still reads its setting from variables and files."""
+    """Return a parser for torchrun's flags, script and arguments. Values remain strings. If a flag is not given, its
+    value is the default as a string. For such a flag, `run` still reads the setting from variables and files."""
     parser = argparse.ArgumentParser(prog="elastic run", description="see elastic run --help")
     for spec in config.SPECS.values():
         if spec.torchrun:

@@ -37,15 +37,16 @@ _PAUSES = Backoff(first=0.02, longest=1.0, factor=1.5)
 
 
 class StateStore:
-    """An `interfaces.backend.Store` that keeps all its keys in one state of `backend`, which is read and written as a
-    whole. The store is meant for the few small values of a rendezvous, not for data. Thread-safe.
+    """An `interfaces.backend.Store` that keeps all its keys in one state of `backend`. Each operation reads or writes
+    the whole state, so the store is meant for the few small values of a rendezvous, not for data. Thread-safe.
 
     While the store waits for a key from another process, it polls the state. The pauses between polls grow from 0.02 s
     to 1 s.
 
     Args:
-        backend: a client for a state that is written only through this store, for example because it has its own job
-            id. If the backend's `set_state` does not return the stored state, concurrent `add` calls may count twice.
+        backend: a client for a state that is written only through this store, for example because the client has its
+            own job id. If the backend's `set_state` does not return the stored state, concurrent `add` calls may count
+            twice.
         timeout: how long `get` and `wait` wait for a key.
 
     Every method raises the backend's RendezvousConnectionError and RendezvousStateError. `get` and `wait` raise
@@ -221,8 +222,8 @@ class _SharedConnection(StoreConnection):
 def with_roster(
     backend: RendezvousBackend, clock: Clock, observes: bool = False, seal: Seal | None = None
 ) -> RosterBackend:
-    """Return the backend itself if it has a roster; otherwise, return a `StoreBackend` on top of it. For `observes`,
-    see `StoreBackend`. `seal` signs the values that the nodes write."""
+    """Return a backend that has a roster. If `backend` has none, the result is a `StoreBackend` on top of it. For
+    `observes`, see `StoreBackend`. `seal` signs the values that the nodes write."""
     if not isinstance(backend, RosterBackend):
         backend = StoreBackend(_StateConnector(backend, clock), "job", backend.name, clock, observes=observes)
     if seal is None or not seal.signs or backend.sign_with(seal):

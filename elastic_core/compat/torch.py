@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Ours(importlib.machinery.SourceFileLoader):
-    """Loads the replacement of a module. The names in it are imported from our modules on first access."""
+    """Loads a module's replacement. Each name is imported from our modules on first access."""
 
     def exec_module(self, module: ModuleType) -> None:
         names = MODULES[module.__name__]
@@ -43,7 +43,8 @@ class _Ours(importlib.machinery.SourceFileLoader):
 
 
 class _Finder:
-    """Finds the modules in `MODULES`, before torch's own are found. All other submodules remain torch's."""
+    """Finds our replacements of the modules in `MODULES` before torch's own modules. All other submodules remain
+    torch's."""
 
     @staticmethod
     def find_spec(

@@ -98,7 +98,7 @@ def decide(
 
 
 def with_reports(roster: Roster, state: State) -> State:
-    """Return the state after applying the reports of failures and departures in the nodes' entries."""
+    """Apply the reports of failures and departures in the nodes' entries, and return the resulting state."""
     for key, reported in ((seen.entry.key, seen.entry.reported) for seen in roster):
         if reported is not None and reported.round == state.round:
             state = state if reported.failure is None else failed(state, reported.round, reported.failure)
@@ -107,7 +107,7 @@ def with_reports(roster: Roster, state: State) -> State:
 
 
 def enough(roster: Roster, state: State, settings: RendezvousSettings) -> bool:
-    """Return whether `min_nodes` are ready for the next round."""
+    """Return whether no round is running and `min_nodes` are ready for the next one."""
     return not state.open and len(waiting(roster, state)) >= settings.min_nodes
 
 

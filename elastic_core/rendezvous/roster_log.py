@@ -201,7 +201,7 @@ class RosterLog:
         return not due or standing(store, self._keys.slot(slot)) == own.written
 
     def _incremented(self, store: Store, counter: str) -> int:
-        """Increment the counter, and return its new value, or 0 if something else has written to it."""
+        """Increment the counter and return its new value. Returns 0 if something else has written to the counter."""
         try:
             return add(store, counter, 1)
         except RendezvousStateError:

@@ -113,7 +113,8 @@ class HmacSeal:
         )
 
     def _newer(self, place: str, head: bytes) -> Mapping[bytes, bytes]:
-        """Read the secrets again, unless this value has already been refused, and return the keys."""
+        """Return the keys after reading the secrets again. The secrets are not read if this value has already been
+        refused."""
         if self._reread is not None and (place, head) not in self._logged:
             try:
                 self._keys = _keys_of(self._run_id, self._reread())

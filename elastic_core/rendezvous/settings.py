@@ -123,7 +123,7 @@ class RendezvousSettings:
 
     @property
     def failure_timeout(self) -> Duration:
-        """The number of seconds after a node's last heartbeat at which other nodes consider it lost."""
+        """The number of seconds without a heartbeat after which other nodes consider a node lost."""
         if self.lease_ttl is not None:
             return self.lease_ttl
         return self.keep_alive_interval * self.keep_alive_max_attempt
