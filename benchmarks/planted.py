@@ -307,7 +307,7 @@ def waits_for_beat() -> None:
     """Delays every message of a node, not only its departure. Flags make the next heartbeat distant."""
     from elastic_core.rendezvous.driver import Driver
 
-    put(Driver, "wake", lambda _: lambda self: None)
+    put(Driver, "_wake", lambda _: lambda self: None)
 
 
 def own_limit() -> None:
@@ -676,9 +676,9 @@ def leases_left() -> None:
     from elastic_etcd.backend.keys import StateKey
 
     def around(write: Any) -> Any:
-        def grants(self: Any, *what: Any) -> Any:
+        def grants(self: Any, *what: Any, **how: Any) -> Any:
             self._lease = 0
-            return write(self, *what)
+            return write(self, *what, **how)
 
         return grants
 
