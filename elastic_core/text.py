@@ -63,10 +63,12 @@ def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
 
 
-def natural_order(name: str) -> list[tuple[str, int]]:
-    """Return a sort key that puts node7 before node66: the name in pairs of a string and the number that follows it."""
-    pairs = re.findall(r"([^0-9]*)([0-9]{0,18})", name)
-    return [(text, int(number or -1)) for text, number in pairs]
+def natural_order(name: str) -> list[tuple[int, int, str]]:
+    """Return a sort key that puts node7 before node66. Numbers may have any size, so they are compared as strings: by
+    their length without leading zeros, and then by their digits."""
+    parts = filter(None, re.split("([0-9]+)", name))
+    numbers = ((part, part.lstrip("0")) for part in parts)
+    return [(0, len(digits), digits) if part[0] in "0123456789" else (1, 0, part) for part, digits in numbers]
 
 
 def printable(text: str) -> str:

@@ -104,7 +104,8 @@ def _upwards(cwd: Path, home: str) -> Iterator[Path]:
     for folder in (cwd, *cwd.parents):
         yield folder
         with contextlib.suppress(OSError):  # there may be no home directory, or no permission to search a parent
-            if os.path.ismount(folder) or (home and folder.samefile(home)):
+            device = folder.stat().st_dev
+            if device != folder.parent.stat().st_dev or (home and folder.samefile(home)):
                 return
 
 

@@ -162,7 +162,7 @@ def encoded_entry(entry: Entry) -> bytes:
     return _dumped({"version": VERSION, **values})
 
 
-def decoded_entry(data: bytes, key: str = "") -> Entry:
+def decoded_entry(data: bytes, key: str | None = None) -> Entry:
     """Decode an entry. Raises RendezvousStateError if the bytes are not a valid entry or, if `key` is given, the entry
     has a different key."""
     _check_length(data, LONGEST_ENTRY, "entry")
@@ -178,7 +178,7 @@ def decoded_entry(data: bytes, key: str = "") -> Entry:
         check_entry(entry)
     except _UNFIT as error:
         _refuse("entry", f"an entry with a missing or invalid field ({error})", data, error)
-    if key and entry.key != key:
+    if key is not None and entry.key != key:
         raise RendezvousStateError(f"expected the entry of {key!r}, found that of {entry.key!r}")
     return entry
 

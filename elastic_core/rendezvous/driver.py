@@ -76,6 +76,7 @@ class Driver:
         self._stopping = False
         self._woken = False
         self._resting = False
+        self._rests = 0
         self._logged: set[type[Exception]] = set()
         self._dropped = False
         drop_in_forks(self)
@@ -214,6 +215,7 @@ class Driver:
             step = node.next(now, self._backend.vacant)
             if isinstance(step, Idle):
                 self._resting = True
+                self._rests += 1
                 self._rested.notify_all()
             notes, settled = node.pop_log_lines(), node.pop_settled()
             for request, fault in settled:
@@ -277,7 +279,7 @@ class Driver:
         backend would report the same change repeatedly. Returns True if the node failed to process the change."""
         with self._changed:
             if kind == _ROSTER:  # each read of the roster affects which change to wait for
-                self._rested.wait_for(lambda: self._stopping or (self._is_at_rest() and self._node.wants_roster))
+                self._rested.wait_for(lambda: self._stopping or self._awaits_roster())
             before, token, lacking = self._known(kind), self._node.token, self._node.lacking
         if kind == _STATE:
             news = self._backend.wait_for_state(token, _LONGEST_WAIT)
@@ -288,11 +290,12 @@ class Driver:
         with self._changed:
             self._note_news(kind)
             self._wake()
-            self._rested.wait_for(lambda: self._stopping or self._is_at_rest(), _AFTER_ERROR)
+            rests = self._rests
+            self._rested.wait_for(lambda: self._stopping or self._rests > rests, _AFTER_ERROR)
             return self._known(kind) == before
 
-    def _is_at_rest(self) -> bool:
-        return self._resting and not self._woken
+    def _awaits_roster(self) -> bool:
+        return self._resting and not self._woken and self._node.wants_roster
 
     def _note_news(self, kind: str) -> None:
         with self._changed:

@@ -11,6 +11,7 @@ budget, and which failure is shown first."""
 
 from __future__ import annotations
 
+import heapq
 import signal
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -261,15 +262,17 @@ def _meeting(ready: list[Entry], least: int) -> list[Entry]:
     """Return nodes that can all reach each other. The function repeatedly removes the node with the most broken links.
     If fewer than `least` nodes would remain, return all nodes instead."""
     broken = _broken_links(ready)
-    counts = {entry.key: len(broken[entry.key]) for entry in reversed(ready) if entry.key in broken}
-    while any(counts.values()):
-        worst = max(counts, key=counts.__getitem__)  # the last one in `ready`, if there are several
-        del counts[worst]
-        for other in broken[worst]:
-            if other in counts:
-                counts[other] -= 1
-    meeting = [entry for entry in ready if entry.key not in broken or entry.key in counts]
-    return meeting if len(meeting) >= least else ready
+    worst = [(-len(broken[entry.key]), -place, entry.key) for place, entry in enumerate(ready) if entry.key in broken]
+    heapq.heapify(worst)
+    out: set[str] = set()
+    while worst:
+        noted, place, key = heapq.heappop(worst)
+        count = sum(other not in out for other in broken[key])
+        if count == -noted:
+            out.add(key)
+        elif count:  # the node has fewer broken links than before, so another node may have more
+            heapq.heappush(worst, (-count, place, key))
+    return [entry for entry in ready if entry.key not in out] if len(ready) - len(out) >= least else ready
 
 
 def _broken_links(entries: list[Entry]) -> dict[str, list[str]]:

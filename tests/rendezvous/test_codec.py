@@ -207,6 +207,12 @@ def test_node_without_workers_is_refused():
         decoded_entry(encoded_entry(Entry("a/1", "a", local_world_size=0)))
 
 
+@pytest.mark.parametrize("key", ["", "b/1"])
+def test_entry_under_another_key_is_refused(key):
+    with pytest.raises(RendezvousStateError, match=f"expected the entry of '{key}', found that of 'a/1'"):
+        decoded_entry(encoded_entry(Entry("a/1", "a")), key)
+
+
 @given(st.data())
 def test_corrupted_seats_are_detected(data):
     state = State(seats=Seats.of(Seat(f"node{i}/1", Member(f"node{i}", "host", "", "default", 1)) for i in range(3)))

@@ -148,7 +148,7 @@ class AcceptedConnection(NamedTuple):
 
 
 def accepted(port: int) -> list[AcceptedConnection]:
-    """Return the connections to this process's server on `port`, starting with the one that has received the most
+    """Return this process's connections on the local `port`, starting with the one that has received the most
     bytes."""
     found: list[AcceptedConnection] = []
     for handle in _open_sockets():
