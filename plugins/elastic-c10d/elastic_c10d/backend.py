@@ -1,4 +1,4 @@
-"""The backend `c10d`, which runs the core's backend for stores on a torch store."""
+"""The `c10d` backend, which keeps rendezvous data in a torch store."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class C10dRendezvousBackend(StoreBackend):
     """A rendezvous backend over any torch store. See `StoreBackend`.
 
     Args:
-        store: a TCPStore, FileStore or HashStore, possibly wrapped in PrefixStores, which the caller still owns; or a
-            `StoreConnector`, which this backend closes.
+        store: a TCPStore, FileStore or HashStore, which may be wrapped in PrefixStores, or a `StoreConnector`. The
+            backend closes a connector, but the caller still owns a store.
         run_id: the job's run id; jobs with different ids are isolated from each other within a store.
     """
 

@@ -1,14 +1,14 @@
 """One connection to a torch store: the store object and, if it can be found, its socket.
 
-In torch, operations other than `wait` have no time limit, and a blocked operation cannot be interrupted. The socket
-makes a time limit and an interruption possible: a receive timeout ends an operation that a suspended store does not
-answer, and a shutdown ends all operations immediately. The socket's descriptor is part of the store's `repr`. If
-another version of torch omits it, the socket cannot be found, and each wait is split into short ones instead.
+In torch, only `wait` has a time limit, and a blocked operation cannot be interrupted. The socket provides both
+features. A receive timeout ends an operation that a suspended store does not answer, and a shutdown ends all operations
+immediately. The socket's descriptor is read from the store's `repr`. If a torch version omits the descriptor, each wait
+is split into short ones instead.
 
-A hung constructor (see `connector.StoreDialer`) holds a thread and a socket with an unknown descriptor. If the thread
-returns from C++ while the interpreter shuts down, the process aborts with SIGABRT. The thread can be ended only through
-its socket. `cut_unanswered` recognizes it because it is connected to the store's port, is not in `_known`, and, unlike
-the sockets of finished constructors, has not received any data.
+A hung constructor (see `connector.StoreDialer`) occupies a thread and a socket whose descriptor is unknown. If the
+thread returns from C++ while the interpreter shuts down, the process aborts with SIGABRT. Shutting down the socket is
+the only way to end the thread. `cut_unanswered` looks for sockets that are connected to the store's port, are not in
+`_known`, and have received no data. The sockets of finished constructors have received data, so they are left alone.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _known: WeakValueDictionary[int, socket.socket] = WeakValueDictionary()
 
 
 class TorchConnection(StoreConnection):
-    """A connection to a torch store, as described in the module's docstring.
+    """A connection to a torch store. The module's docstring explains the role of the socket.
 
     Args:
-        pushes: whether the store's `wait` may block; otherwise, keys are polled.
+        pushes: whether the store's `wait` may block. If False, keys are polled.
         handle: a duplicate of the store's socket, if it was found.
     """
 
@@ -56,7 +56,8 @@ class TorchConnection(StoreConnection):
         self._patience: Duration | None = None  # the store's timeout, if it was set
 
     def fetch(self, key: str, timeout: Duration, closed: threading.Event) -> bytes | None:
-        """Fetch a key with torch's `get`, but only if a socket can interrupt the wait."""
+        """Wait for a key and return its value, or None after `timeout` seconds. Uses torch's blocking `get` only if the
+        socket can interrupt it."""
         if not self.pushes:
             return self.asked_for(key, timeout, closed, _ASKING)
         if self.socket is None or not hasattr(self.store, "set_timeout"):
@@ -78,9 +79,9 @@ class TorchConnection(StoreConnection):
             self.store.set_timeout(timedelta(seconds=seconds))
 
     def bound(self, seconds: Duration, watched: bool = True) -> None:
-        """Limit the duration of each operation except `wait`. After a timeout, the connection is out of sync and must
-        be closed. The kernel also closes the connection if the peer's machine does not answer for a few seconds. If
-        `watched` is True, the kernel sends keepalive probes every second."""
+        """Limit each operation except `wait` to this many seconds. After a timeout, the connection is out of sync and
+        must be closed. The kernel also closes the connection if the peer's machine does not answer for a few seconds.
+        If `watched` is True, the kernel sends keepalive probes every second."""
         if self.socket is not None:
             limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -93,8 +94,8 @@ class TorchConnection(StoreConnection):
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence)
 
     def machine_answers(self) -> bool:
-        """Return whether the peer's machine has answered within the last few seconds. If it has, the store and not the
-        network is the cause of an outage. Thread-safe."""
+        """Return whether the peer's machine has answered within the last few seconds. If it has, the store rather than
+        the network is the cause of an outage. Thread-safe."""
         try:
             return self.socket is not None and _number(self.socket, "=I", _ACK_AGE) < _FRESH
         except OSError:
@@ -114,7 +115,7 @@ class TorchConnection(StoreConnection):
 
 
 def socket_of(store: Store, port: int) -> socket.socket | None:
-    """Return a duplicate of the socket of a new TCPStore, or None if the socket is not found."""
+    """Return a duplicate of a new TCPStore's socket, or None if the socket cannot be found."""
     found = _DESCRIPTOR.search(repr(innermost(store)))
     if found is None:
         return None
@@ -130,7 +131,7 @@ def socket_of(store: Store, port: int) -> socket.socket | None:
 
 
 def cut_unanswered(port: int) -> None:
-    """Shut down all sockets connected to `port` on any host, if they are not in `_known` and have received no data."""
+    """Shut down each socket that is connected to `port` on any host, is not in `_known`, and has received no data."""
     for handle in _open_sockets():
         with contextlib.suppress(OSError):  # not connected, or closed in the meantime
             known = os.fstat(handle.fileno()).st_ino in _known
@@ -139,8 +140,8 @@ def cut_unanswered(port: int) -> None:
 
 
 class AcceptedConnection(NamedTuple):
-    """A connection that a server in this process has accepted: the peer's address, and the number of bytes received
-    from it."""
+    """A connection that a server in this process has accepted. `host` and `port` are the peer's address, and `received`
+    is the number of bytes received from the peer."""
 
     host: str
     port: int
@@ -148,8 +149,7 @@ class AcceptedConnection(NamedTuple):
 
 
 def accepted(port: int) -> list[AcceptedConnection]:
-    """Return this process's connections on the local `port`, starting with the one that has received the most
-    bytes."""
+    """Return the connections to this process's server on `port`, sorted by received bytes, with the largest first."""
     found: list[AcceptedConnection] = []
     for handle in _open_sockets():
         with contextlib.suppress(OSError):  # not connected

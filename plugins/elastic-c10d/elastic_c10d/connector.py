@@ -1,5 +1,5 @@
-"""Connectors for torch stores. They share an existing store, or open more connections to the server of an existing
-TCPStore."""
+"""Connectors for torch stores. One kind shares an existing store. The other kind opens more connections to the server
+of an existing TCPStore."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONNECT_TIMEOUT: Duration = 10.0
 
 
 class SharedConnector:
-    """Gives all callers the same store, which must be thread-safe, as FileStore and HashStore are."""
+    """Returns the same store to all callers. The store must be thread-safe, as FileStore and HashStore are."""
 
     grace: Duration = 0.0
     hosts = False
@@ -41,8 +41,9 @@ class SharedConnector:
 
 
 class BorrowedTcpConnector:
-    """Opens connections to the server of an existing TCPStore. The store itself is not used: its timeout belongs to its
-    owner, and is usually so long that one read of a key that has just been deleted would block the node for minutes."""
+    """Opens separate connections to the server of an existing TCPStore. The store object itself is not used, because
+    its timeout belongs to its owner and is usually long. With that timeout, one read of a key that has just been
+    deleted would block the node for minutes."""
 
     grace: Duration = 0.0
     hosts = False
@@ -63,16 +64,16 @@ class BorrowedTcpConnector:
 
 @dataclass(frozen=True)
 class _Stuck:
-    """A constructor that has not returned yet, and the port that it connects to."""
+    """A TCPStore constructor that has not returned yet, and the port that it connects to."""
 
     port: int
     attempt: BackgroundCall[Store]
 
 
 class StoreDialer:
-    """Creates TCPStore clients. torch's constructor waits forever for a listener that does not answer, so each
-    constructor runs in a separate thread, unless the caller may wait indefinitely. If a constructor is stuck, the next
-    call for the same address waits for this constructor instead of starting another one.
+    """Creates TCPStore clients within a time limit. torch's constructor waits forever for a listener that does not
+    answer. Each constructor therefore runs in a separate thread, unless the caller may wait indefinitely. If a
+    constructor is stuck, the next call for the same address waits for it instead of starting another one.
 
     Args:
         read_timeout: seconds after which an unanswered operation fails.
@@ -86,8 +87,8 @@ class StoreDialer:
         self._waiting: set[BackgroundCall[Store]] = set()
 
     def dial(self, host: str, port: int, where: str, timeout: Duration, patiently: bool = False) -> TorchConnection:
-        """Connect to `host`, which should already be listening. If `patiently` is True, the attempt may take longer
-        than `timeout` seconds, and `close` cancels it.
+        """Connect to the TCPStore at `host`, which should already be listening. If `patiently` is True, the attempt may
+        take longer than `timeout` seconds, but `close` can cancel it.
 
         Raises:
             RendezvousConnectionError: `host` did not answer as a TCPStore in time, or `close` was called.
@@ -112,7 +113,7 @@ class StoreDialer:
             self._called.remove(port)
 
     def run(self, make: Callable[[], Store], port: int, where: str, timeout: Duration) -> TorchConnection:
-        """Connect like `dial`, with a store created by `make`."""
+        """Connect like `dial`, but create the store with `make`."""
         begun = self._stuck.pop(where, None) or _Stuck(port, BackgroundCall(make, "rendezvous-connect"))
         self._waiting.add(begun.attempt)
         if self.stop.is_set() or not begun.attempt.wait(timeout):
@@ -154,7 +155,7 @@ class StoreDialer:
 
 
 def as_connector(store: Store | StoreConnector) -> StoreConnector:
-    """Return a connector for the store, or the argument itself if it is a connector."""
+    """Return a connector for the store. If the argument is already a connector, return it unchanged."""
     if hasattr(store, "connect"):
         return cast("StoreConnector", store)
     base = innermost(store)

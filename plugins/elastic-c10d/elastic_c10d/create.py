@@ -46,16 +46,16 @@ _SERVED = 1000  # the number of nodes for which to size a server that is created
 
 @dataclass(frozen=True)
 class HandlerParts:
-    """The parts of a handler, which are not connected yet."""
+    """The parts of a rendezvous handler, none of which is connected yet."""
 
     backend: C10dRendezvousBackend
     stores: RoundStores
 
 
 def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend, Store]:
-    """Create a connected backend and return it with its store, which the caller should use with a key prefix.
+    """Create a connected backend, and return it with its store. The caller should use the store with a key prefix.
 
-    The record of `c10d` in `elastic_c10d.plugin` lists the options in `params`.
+    The record of `c10d` in `elastic_c10d.plugin` lists the options that `params` may contain.
 
     Raises:
         ConfigurationError: the endpoint or an option is invalid.
@@ -76,8 +76,8 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
 
 
 def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, master: str = "") -> HandlerParts:
-    """Create a backend that connects on first use, and the stores of its rounds. Each attempt takes about `patience`
-    seconds.
+    """Create a backend that connects on first use, and the stores of its rounds. Each attempt to connect takes about
+    `patience` seconds.
 
     Args:
         master: the address at which this node's workers reach the workers' store (see `MadeStores`). Nodes may use
@@ -99,7 +99,7 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, ma
 def connector_for(
     params: RendezvousParameters, options: Mapping[str, Any], patience: Duration, longest: Duration = math.inf
 ) -> StoreConnector:
-    """Create the connector for these typed options. A listener must answer within `longest` seconds. Raises
+    """Create the connector that these typed options describe. A listener must answer within `longest` seconds. Raises
     ConfigurationError if an option or the endpoint is invalid."""
     kind = options["store_type"].lower()
     if kind == "file":
@@ -121,7 +121,8 @@ def connector_for(
 
 
 def _meeting_place(params: RendezvousParameters) -> tuple[Endpoint, PortReservation | None]:
-    """Return the endpoint. If the port is 0 or no endpoint is set, a single node uses any free port."""
+    """Return the endpoint and, if this process chooses the port, its reservation. A single-node job uses any free port
+    if the port is 0 or no endpoint is set."""
     alone = params.max_nodes == 1
     endpoint = parse_endpoints(params.endpoint or ("localhost:0" if alone else ""), least_port=0 if alone else 1)
     if not alone and means_this_machine(endpoint.host) and not is_loopback_address(endpoint.host):
@@ -168,8 +169,8 @@ def file_connector(path: str) -> SharedConnector:
 
 
 def open_backend(params: RendezvousParameters) -> C10dRendezvousBackend:
-    """Create a backend that observes a job and never hosts the store. It connects on first use, within `join_timeout`
-    seconds.
+    """Create a backend that observes a job and never hosts its store. The backend connects on first use, within
+    `join_timeout` seconds.
 
     Raises:
         ConfigurationError: the endpoint is invalid.
@@ -190,8 +191,8 @@ def open_backend(params: RendezvousParameters) -> C10dRendezvousBackend:
 
 
 def tcp_store(endpoint: Endpoint, is_host: bool | None, timeout: Duration) -> Store:
-    """Create a TCPStore client and, if `is_host` is true, the server in this process. If `is_host` is None, create the
-    server if the endpoint can be bound. The server runs for as long as the store exists.
+    """Create a TCPStore client and, if `is_host` is True, the server in this process. If `is_host` is None, the server
+    is created only if the endpoint can be bound. The server runs for as long as the returned store exists.
 
     Raises:
         RendezvousConnectionError: the store could not be created within `timeout` seconds.

@@ -1,4 +1,4 @@
-"""Endpoints: one `host[:port]`, or several of them separated by commas. A host is a name, an IPv4 address, or an IPv6
+"""Parses endpoints: one `host[:port]`, or several separated by commas. A host is a name, an IPv4 address, or an IPv6
 address with or without brackets."""
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ class Endpoint:
 
     Args:
         host: the first host, without brackets.
-        rest: other addresses that may host the store; a new store starts at the first one.
-        is_open: whether other machines reach the store under another name, although the host is a loopback name or
-            address.
+        rest: other endpoints that may host the store. A new store starts at `host`.
+        is_open: whether `host` is a loopback name or address, but other machines reach the store under another name.
     """
 
     host: str
@@ -36,15 +35,16 @@ class Endpoint:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether all hosts are loopback names or addresses, which refer to a different machine on each machine."""
+        """Whether all hosts are loopback names or addresses, with which each machine reaches only itself. False if
+        `is_open` is True."""
         return not self.is_open and all(is_loopback(one.host) for one in self.each)
 
 
 def parse_endpoint(
     text: str, origin: str = "--rdzv-endpoint", least_port: int = 1, default_port: int = DEFAULT_PORT
 ) -> Endpoint:
-    """Parse one endpoint. `fe80::1` is a host without a port, because a port after an IPv6 address requires brackets.
-    If `least_port` is 0, the port may be 0, which means any free port.
+    """Parse one endpoint. A port after an IPv6 address requires brackets, so `fe80::1` is a host without a port. If
+    `least_port` is 0, the port may be 0, which means any free port.
 
     Raises:
         ConfigurationError: the endpoint is invalid; the problem names `origin`.
@@ -57,6 +57,6 @@ def parse_endpoint(
 
 
 def parse_endpoints(text: str, least_port: int = 1) -> Endpoint:
-    """Parse one or several endpoints, separated by commas. Raises ConfigurationError if one is invalid."""
+    """Parse one endpoint, or several separated by commas. Raises ConfigurationError if any of them is invalid."""
     first, *rest = (parse_endpoint(part, least_port=least_port) for part in text.split(","))
     return Endpoint(first.host, first.port, tuple(dict.fromkeys(one for one in rest if one != first)))

@@ -1,18 +1,20 @@
-"""Decides which node hosts the endpoint's store, by trying to bind the address instead of comparing names.
+"""Decides which node hosts the endpoint's store. Nodes try to bind the address instead of comparing names.
 
 The node that binds the endpoint and reads back its own nonce hosts the store. On all other nodes, the port is in use or
-the address is not local. The nonce is read through the endpoint, because the endpoint may lead to another machine. This
-is the case if the address is translated, or if the name has several addresses.
+the address is not local. A node reads the nonce through the endpoint, because the endpoint may lead to another machine.
+This can happen if the address is translated, or if the name has several addresses.
 
-If the name has addresses of several machines, each of these machines could try its own address first. In that case,
-only the machine whose address comes first in an order common to all nodes may host the store, and only if no other
-machine already hosts it. If the endpoint has several hosts, a new store starts at the first host, and only if no other
-host answers.
+If the name has addresses of several machines, each of these machines could try its own address first. Only one of them
+may therefore host the store: the machine whose address comes first in an order common to all nodes. It hosts the store
+only if no other machine already does. If the endpoint has several hosts, a new store starts at the first host, and only
+if no other host answers.
 
-If a store hosted by an agent is lost, any agent that can bind the same address, and is therefore on the same machine,
-may host it again. If that machine is alive but refuses connections, the node that would host a new store may host it.
-`elastic serve` writes no nonce, so agents never replace its stores. A host that leaves hands the store over to another
-node (see `rendezvous.handover`). That node's server may be at any address, and servers at the endpoint point to it.
+If a store hosted by an agent is lost, any agent that can bind the same address may host the store again. Such an agent
+is on the same machine. If that machine is alive but refuses connections, the node that would host a new store may host
+the replacement. `elastic serve` writes no nonce, so agents never replace its stores.
+
+A host that leaves hands the store over to another node (see `rendezvous.handover`). That node's server may be at any
+address, and servers at the endpoint point to it.
 """
 
 from __future__ import annotations
@@ -63,18 +65,19 @@ def resolved(endpoint: Endpoint, resolver: Callable[[str, int], list[Address]] =
 
 
 def in_order(address: Address) -> tuple[int, bytes]:
-    """Return a sort key that is the same on every machine. IPv4 comes first, because every machine has it."""
+    """Return a sort key that is the same on every machine. IPv4 addresses come first, because every machine has
+    IPv4."""
     packed = socket.inet_pton(address.family, address.host.partition("%")[0])
     return len(packed), packed
 
 
 class HostElection:
-    """One node's part in choosing the store's host and, if this node is the host, its server.
+    """Decides whether this node hosts the store, and manages this node's servers.
 
     Args:
         endpoint: the address of the store.
-        is_host: whether this node must host the store (True) or must not (False). If None, it hosts the store if it
-            can bind the address.
+        is_host: whether this node must host the store (True) or must not (False). If None, it hosts the store if it can
+            bind the address.
         max_nodes: number of nodes for which to size the server.
         probe: returns whether a program listens at another machine's address.
         reservation: the reservation of the endpoint's port, if this process has chosen the port.
@@ -106,7 +109,7 @@ class HostElection:
 
     @property
     def server(self) -> Store | None:
-        """Our server, as a store."""
+        """This node's server, as a store. None if this node does not host the job's store."""
         return self._server
 
     @property
@@ -116,12 +119,12 @@ class HostElection:
 
     @property
     def is_used(self) -> bool:
-        """Whether another process has written to our server, which at first contains only the nonce."""
+        """Whether another process has written to this node's server. A new server contains only the nonce."""
         return self._server is not None and self._server.num_keys() > 1
 
     def offer(self, places: Sequence[Sequence[Address]]) -> str | None:
-        """Start a server if this node should host the store. Otherwise, returns the reason, or None if the reason is
-        not worth reporting.
+        """Start a server if this node should host the store. Returns why another node should host the store, or None if
+        there is nothing to report.
 
         Args:
             places: the addresses of each of the endpoint's hosts; empty for an unknown name.
@@ -147,8 +150,8 @@ class HostElection:
         return None
 
     def offer_at(self, lost: Address) -> bool:
-        """Start a server at the lost store's address, if an agent hosted the store and the address is local. If several
-        agents try this, only one of them can bind the address. Returns whether the host has to be chosen again."""
+        """Start a server at the lost store's address if an agent hosted the store and the address is local. If several
+        agents try, only one of them can bind the address. Returns whether the host has to be chosen again."""
         if (
             not self._was_free_to_choose
             or not self._by_agent
@@ -161,10 +164,13 @@ class HostElection:
         return True
 
     def offer_replacement(self, places: Sequence[Sequence[Address]], answers: list[str]) -> bool:
-        """Host a new store if the lost one was hosted by an agent on another machine, and that machine still runs. Only
-        the node that `offer` would have chosen at the first contact does so. Without this method, no node might host a
-        store: new nodes leave hosting to the endpoint's first host, whose node may have joined while the store was
-        elsewhere. Returns whether a server was started. Messages worth reporting are added to `answers`."""
+        """Start a new store if an agent on another machine hosted the lost one, and that machine still runs. Only the
+        node that `offer` would have chosen at the first contact starts a store. Returns whether a server was started.
+        Messages worth reporting are added to `answers`.
+
+        Without this method, the job might remain without a store. New nodes leave hosting to the endpoint's first host,
+        whose node may have joined while the store was elsewhere.
+        """
         if not self._was_free_to_choose or not self._by_agent or self.here or not any(places):
             return False
         self._is_host = None
@@ -173,8 +179,8 @@ class HostElection:
         return self.here
 
     def take_over(self, host: str) -> Endpoint | None:
-        """Start a server for a store that another node hands over. The server uses the endpoint's port or, if that port
-        is in use, another one. `host` is the address at which other nodes reach this machine. Returns the server's
+        """Start a server for a store that another node hands over. The server uses the endpoint's port, or any free
+        port if that port is in use. `host` is the address at which other nodes reach this machine. Returns the server's
         address, or None if this node must not or cannot host the store."""
         if not self._was_free_to_choose or self._stopped:
             return None
@@ -192,16 +198,16 @@ class HostElection:
             self._end()
 
     def moved(self, at: Endpoint) -> None:
-        """Record that the job's store is now at this address. Our server at any other address keeps running until
-        `stop`, for nodes that do not know the new address yet."""
+        """Record that the job's store is now at this address. If this node has a server at another address, that server
+        keeps running until `stop`, for nodes that do not know the new address yet."""
         with self._lock:
             if self._server is not None and self._place is not None and at != self._taken_at:
                 self._kept[self._place] = self._server
                 self._server = self._taken_at = None
 
     def found_at(self, address: Address) -> None:
-        """Record that the store was found at this address. This may be the address of a server that we started before
-        the store moved."""
+        """Record that the store was found at this address. The address may belong to a server that this node started
+        before the store moved."""
         with self._lock:
             place = next(
                 (place for place in self._kept if place.port == address.port and is_local_address(address)), None
@@ -210,13 +216,13 @@ class HostElection:
                 self._server, self._place = self._kept.pop(place), place
 
     def serves_at(self, address: Address) -> bool:
-        """Return whether this is a local address of our server, and the server holds the job's store."""
+        """Return whether this node hosts the job's store, and its server can be reached at this local address."""
         with self._lock:
             place = self._place if self.here else None
             return place is not None and place.port == address.port and is_local_address(address)
 
     def point(self, address: Address) -> bool:
-        """Start a server at this address of the endpoint. The server contains pointers that lead new nodes to the
+        """Start a server at this address of the endpoint. The server will hold pointers that lead new nodes to the
         store. Returns False if the server already exists, or if the address is in use or is not local."""
         with self._lock:
             if address in self._pointers or self._stopped or not is_local_address(address):
@@ -229,14 +235,14 @@ class HostElection:
             return True
 
     def look(self, store: Store, only_if_unknown: bool) -> None:
-        """Determine whether an agent hosts the store at the endpoint. If no nonce is found, later connections check
-        again, because the host may not have written it yet."""
+        """Record whether an agent hosts this store, which is the case if the store contains a nonce. If no nonce is
+        found, later connections check again, because the host may not have written it yet."""
         if not self.here and not (only_if_unknown and self._by_agent):
             self._by_agent = store.check([_NONCE_KEY])
 
     def confirm(self, store: Store) -> bool:
-        """Return whether to use the store at the endpoint. If this node has a server but the store is another one, the
-        server is stopped, and the result is False.
+        """Return whether to use the store at the endpoint. If this node has started a server but another server
+        answers, stop this node's server and return False.
 
         Raises:
             RendezvousConnectionError: the store belongs to another node, but this node must host it.

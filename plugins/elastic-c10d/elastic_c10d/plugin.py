@@ -1,4 +1,4 @@
-"""Registers the backends and stores. Importing this module does not import torch."""
+"""Registers this package's rendezvous backends and stores. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ def _is_torch_missing() -> bool:
 
 
 def _look_for_torch() -> None:
-    """Fail early if torch is missing. In the thread that imports it, the error would look like an unreachable store."""
+    """Raise ModuleNotFoundError if torch is missing. If the import failed later, in a background thread, the error
+    would look like an unreachable store."""
     if _is_torch_missing():
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
@@ -115,7 +116,7 @@ def _serve(endpoint: str, max_nodes: int) -> StoreServer:
 
 
 def _tcp_store(context: Context) -> Store:
-    """Create a store, which hosts the server if the port is free on this machine."""
+    """Create a TCPStore. By default, it hosts the server if the port is free on this machine."""
     from elastic_c10d.create import tcp_store
     from elastic_c10d.endpoint import Endpoint, parse_endpoint
 

@@ -1,4 +1,4 @@
-"""The stores of a round: the workers' store, served on rank 0's node, and a store that the members share."""
+"""Creates the stores of each round: the workers' store, hosted on rank 0's node, and a store that the members share."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 def round_stores(
     connector: StoreConnector, run_id: str, address: Callable[[], str], workers: WorkersStore, host: str = ""
 ) -> MadeStores:
-    """Create the stores of each round. The members' store is a view of the rendezvous store with a prefix for the
-    round. It connects on first use.
+    """Return an object that creates each round's stores. The members' store is the rendezvous store with a key prefix
+    for the round. It connects on first use.
 
     Args:
         connector: connects to the rendezvous store.
         run_id: the job's run id.
-        address: returns the address that this node advertises. It is called only when needed, because it may require a
-            connection.
+        address: returns the address that this node advertises. Called only when needed, because finding the address may
+            require a connection.
         workers: the node's workers' store.
         host: see `MadeStores`.
     """

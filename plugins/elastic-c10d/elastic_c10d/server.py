@@ -1,7 +1,7 @@
-"""TCPStore servers. The socket listens before it is passed to torch, so that the port is known to be free.
+"""TCPStore servers. Each socket listens before it is passed to torch, so that the port is known to be free.
 
-torch's server limits neither the amount of data nor the number of connections. `elastic serve` therefore watches its
-server with `OverloadWatch`, and replaces it if the process grows too much or runs out of file descriptors.
+torch's server limits neither the amount of data nor the number of connections. `elastic serve` therefore uses
+`OverloadWatch`, which replaces the server if the process grows too much or runs out of file descriptors.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Address, Duration
 
 MOST_BYTES = 512 << 20
-"""The number of bytes by which the process may grow. Nodes write far less, because the size of their records is
-limited."""
+"""Maximum growth of the process in bytes. Nodes write far less, because the size of their records is limited."""
 
 _LOOK_EVERY: Duration = 1.0
 _MIB = 1 << 20
@@ -52,9 +51,9 @@ _ROOM = 65_536
 
 
 def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
-    """Return a socket that listens on the endpoint's port. If the endpoint is a loopback address and is not open, the
-    socket listens only there. Otherwise, it listens on all addresses, because a machine's own name often resolves to
-    127.0.1.1, which other machines cannot reach. Raises OSError, with errno EADDRINUSE if the port is in use."""
+    """Return a socket that listens on the endpoint's port. If `endpoint.is_loopback` is True, the socket listens only
+    on loopback. Otherwise, it listens on all addresses, because a machine's own name often resolves to 127.0.1.1, which
+    other machines cannot reach. Raises OSError, with errno EADDRINUSE if the port is in use."""
     if endpoint.is_loopback:
         own = min(addresses, key=lambda address: address.family != socket.AF_INET)
         sock = bound_socket(own.family, own.sockaddr)
@@ -79,9 +78,11 @@ def start_server(sock: socket.socket) -> Store:
 
 
 def allow_connections(nodes: int) -> int:
-    """Raise this process's limit on open files to allow connections from `nodes` nodes. If the hard limit permits, also
-    allow for other clients, which could otherwise use up the agent's files. Logs the change if the nodes need it.
-    Returns the maximum number of connections: half of the limit, but at least the number that the nodes need."""
+    """Raise this process's limit on open files so that `nodes` nodes can connect. If the hard limit permits, also allow
+    for other clients, which could otherwise use up the agent's files. The change is logged if the nodes need it.
+
+    Returns the maximum number of connections, which is half of the limit, but at least the number that the nodes need.
+    """
     of_nodes = nodes * _CONNECTIONS_PER_NODE
     needed = of_nodes + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -110,12 +111,12 @@ def own_files() -> int:
 
 
 class OverloadWatch:
-    """Checks every second, in a thread, whether the process has grown too much or its server has too many connections.
-    If so, the server is replaced with an empty one, which nodes treat as an outage. If the process does not shrink,
-    something other than the store has grown, so growth is then measured from the new size.
+    """Replaces the server if the process grows too much or the server has too many connections. A thread checks both at
+    regular intervals. The new server is empty, so nodes treat the replacement as an outage. If the process does not
+    shrink, something other than the store has grown. Growth is then measured from the new size.
 
     Args:
-        renew: replaces the server. If it returns False, it will be called again.
+        renew: replaces the server. Called again if it returns False.
         port: the server's port.
         connections: maximum number of connections.
         most: maximum growth in bytes.
@@ -182,7 +183,7 @@ class OverloadWatch:
         return own_files() > self._connections and len(accepted(self._port)) > self._connections
 
     def _keep_spare(self) -> None:
-        """Keep a spare file open, which a check closes if no descriptor is left."""
+        """Keep a spare file open. If the process has no descriptors left, a check closes this file in order to run."""
         if self._spare:
             return
         with contextlib.suppress(OSError):
@@ -225,11 +226,11 @@ def _is_here(endpoint: Endpoint) -> bool:
 
 
 class StoreServer:
-    """A TCPStore server for `elastic serve`, which is independent of all nodes.
+    """The TCPStore server of `elastic serve`, which runs independently of all nodes.
 
     Args:
-        endpoint: `host[:port]`, an address or name of this machine (default port: 29400). If there are several,
-            separated by commas, the first local one is used.
+        endpoint: one or several `host[:port]`, separated by commas (default port: 29400). The first one that is a name
+            or address of this machine is used.
         max_nodes_hint: number of nodes for which to size the server.
     """
 

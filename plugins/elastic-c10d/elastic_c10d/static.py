@@ -1,4 +1,4 @@
-"""The backend `static`, for a fixed number of nodes with given ranks. Rank 0 hosts the store at the master address."""
+"""The `static` backend, for a fixed number of nodes with given ranks. Rank 0 hosts the store at the master address."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 29500
 RUN_ID = "none"
-"""The run id of a job without --rdzv-id. It need not be unique, because no other job uses the same address."""
+"""The run id of a static job without --rdzv-id. It need not be unique, because no other job uses the same address."""
 
 _DIGITS = 10
 
 
 def defaults(settings: Settings) -> Mapping[str, tuple[Any, str]]:
-    """Return default settings: the endpoint, which is derived from the master's address, torchrun's default rank, the
-    run id, and the node id."""
+    """Return defaults for the endpoint, the run id, the node's rank and, in a multi-node job, the node's id. Each value
+    is paired with its origin. The endpoint is derived from the master address and port."""
     host = (settings.master_addr or "127.0.0.1").removeprefix("[").removesuffix("]")
     port = DEFAULT_PORT if settings.master_port is None else settings.master_port
     rank, why = settings.node_rank, "the rank"
@@ -53,7 +53,7 @@ def defaults(settings: Settings) -> Mapping[str, tuple[Any, str]]:
 
 
 def problems(settings: Settings) -> Iterator[Problem]:
-    """Find the problems in the settings of a static job."""
+    """Yield the problems in a static job's settings."""
     rank, nnodes = find_option(settings.rdzv_conf, "rank"), settings.nnodes
     if rank is not None and rank.lstrip("0") != str(settings.node_rank).lstrip("0"):
         message = f"rank={rank} contradicts --node-rank={settings.node_rank}; remove one of them"
@@ -67,7 +67,8 @@ def problems(settings: Settings) -> Iterator[Problem]:
 
 
 def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
-    """Return the equivalent parameters for `c10d`. Only rank 0 hosts the store, and this node requests its rank.
+    """Return the equivalent parameters for `c10d`. In these parameters, rank 0 hosts the store and this node requests
+    its rank.
 
     Raises:
         ConfigurationError: the number of nodes is not fixed, or the rank is missing or out of range.
@@ -98,7 +99,7 @@ def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
 
 
 def master_of(params: RendezvousParameters) -> str:
-    """Return the address at which this node's workers reach rank 0. It is empty for a single-node job. Raises
+    """Return the address at which this node's workers reach rank 0, or an empty string for a single-node job. Raises
     ConfigurationError if the address is invalid."""
     host = _endpoint(params).host if params.max_nodes > 1 else ""
     return "localhost" if means_this_machine(host) and not is_loopback(host) else host  # clients cannot use 0.0.0.0

@@ -1,5 +1,5 @@
-"""Connects to a TCPStore at an endpoint, or at the address to which it has moved. Each connection resolves the names
-again and tries all addresses."""
+"""Connects to the TCPStore at an endpoint, or at the address to which the store has moved. Each connection resolves the
+names again and tries all addresses."""
 
 from __future__ import annotations
 
@@ -46,16 +46,17 @@ class TcpConnector:
 
     Args:
         endpoint: the address of the store.
-        hosting: decides at the first connection whether this node hosts the store (None: it does not).
-        patience: for how many seconds the first connection is retried. Later connections, which follow a fault, are
-            tried once per address.
+        hosting: decides at the first connection whether this node hosts the store. If None, this node does not host the
+            store.
+        patience: how many seconds to retry the first connection. Later connections, which follow a fault, try each
+            address once.
         connect_timeout: time limit in seconds for a listener to answer as a TCPStore.
         read_timeout: time limit in seconds for the store to answer an operation.
         resolver: resolves a host and port to addresses.
-        grace: how many seconds after the failure timeout workers keep running while the store's machine
-            answers but the store does not. In that case, the store answers no node at all, so no node is considered
-            lost.
-        local_addr: the address at which other nodes reach this machine; if empty, it is determined from connections.
+        grace: how many seconds workers keep running after the failure timeout while the store's machine answers but the
+            store does not. In that case, the store answers no node, so no node is considered lost.
+        local_addr: the address at which other nodes reach this machine. If empty, the address is determined from
+            connections.
     """
 
     def __init__(
@@ -93,8 +94,8 @@ class TcpConnector:
 
     @property
     def local_address(self) -> str:
-        """The address at which other nodes reach this machine. By default, it is the local address of the connection to
-        the store, and empty before the first connection."""
+        """The address at which other nodes reach this machine. Unless it was given, it is the local address of the
+        connection to the store, and empty before the first connection."""
         return self._local_addr or self._local
 
     @property
@@ -104,7 +105,8 @@ class TcpConnector:
 
     @property
     def grace(self) -> Duration:
-        """The grace time; zero if the store's machine does not answer, because this node may be disconnected."""
+        """The grace time in seconds. It is zero if the store's machine does not answer, because this node may be
+        disconnected."""
         main = self._main()
         answers = self._machine_answers or (main is not None and main.machine_answers())
         return self._grace if answers or self.hosts else 0.0
@@ -173,8 +175,9 @@ class TcpConnector:
         return [resolved(one, self._resolve) for one in self._endpoint.each]
 
     def _connect_aside(self, address: Address) -> TorchConnection:
-        """Open an additional connection to the main connection's address. The first one needs neither a probe nor a
-        thread. Later ones do, because they replace a lost connection, and the store may be lost as well."""
+        """Open an additional connection to the main connection's address. The first additional connection needs neither
+        a probe nor a thread. Later ones do, because they replace a lost connection, and the store may be lost as
+        well."""
         careful, self._careful = self._careful, True
         fault = try_connect(address, min(_PROBE, self._connect_timeout))[0] if careful else ""
         if fault:
@@ -184,12 +187,13 @@ class TcpConnector:
     def _reconnect(self, lost: Address) -> TorchConnection:
         """Open a new main connection after a fault.
 
-        If the lost store was hosted by an agent on this machine, this node tries to host it immediately, because
-        workers keep running only for the grace time. If the store was on another machine, and that machine refuses
-        connections, either the store's process has ended or the store has moved while this node was disconnected. In
-        that case, this node starts a new store. Before using the new store, this node waits for as long as a living
-        host would need to write a pointer to the moved store. The wait ends early if other nodes have connected to the
-        new store, because they would otherwise consider this node lost.
+        If an agent on this machine hosted the lost store, this node tries to host the store immediately, because
+        workers keep running only for the grace time.
+
+        If the store was on another machine that now refuses connections, either the store's process has ended, or the
+        store has moved while this node was disconnected. In that case, this node starts a new store, but does not use
+        it yet. First, it waits for as long as a living host would need to write a pointer to the moved store. The wait
+        ends early if other nodes have connected to the new store, because they would otherwise consider this node lost.
         """
         answers: list[str] = []
         if self._used_from is not None:
@@ -251,13 +255,14 @@ class TcpConnector:
         return None
 
     def _outside(self, local: str) -> str:
-        """Return the local address as seen from other machines."""
+        """Return the address at which other machines see the given local address."""
         if self._endpoint.is_open and is_loopback(local):
             return reached_at()
         return seen_from_outside(local, self._endpoint.host)
 
     def _looked(self, found: TorchConnection, only_if_unknown: bool = False) -> TorchConnection:
-        """Find out which host the store is on, and return the connection. The next operation reports any fault."""
+        """Record whether an agent hosts the store, and return the connection. Errors are ignored, because the next
+        operation reports them."""
         if self._hosting is not None:
             with contextlib.suppress(RuntimeError):
                 self._hosting.look(found.store, only_if_unknown)

@@ -1,8 +1,9 @@
-"""Support for torch's stores: the import of torch, the store protocol that this package needs, and a store that
+"""Support for torch's stores: a delayed import of torch, the store protocol that this package needs, and a store that
 connects on first use.
 
 torch's sockets write a stack trace to stderr for every refused connection and every wait that times out. These traces
-are suppressed, because torch also raises the errors, which we report. torch reads its log level when it is imported.
+are suppressed, because torch also raises the errors and the agent reports them. torch reads its log level only once,
+when it is imported.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _METHODS = (
 
 
 def distributed() -> Any:
-    """Return the module `torch.distributed`, which is imported on first use."""
+    """Return the module `torch.distributed`, importing it on first use."""
     return import_with("torch.distributed", "TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
@@ -38,7 +39,7 @@ class Store(RoundStore, Protocol):
 
 
 def innermost(store: Store) -> Store:
-    """Return the store below all PrefixStores."""
+    """Return the store beneath all PrefixStore wrappers."""
     while True:
         beneath: Store | None = getattr(store, "underlying_store", None)
         if beneath is None:
@@ -47,12 +48,12 @@ def innermost(store: Store) -> Store:
 
 
 def lazy_store(connect: Callable[[], Store]) -> Store:
-    """Create a `torch.distributed.Store` that calls `connect` on first use and delegates to the returned store. Most
-    jobs never use the round's store, so this saves one connection per node. Thread-safe. The store raises errors from
-    `connect` and from torch.
+    """Create a `torch.distributed.Store` that calls `connect` on first use and forwards all operations to the resulting
+    store. Most jobs never use the round's store, so the delay saves one connection per node. Thread-safe. Operations
+    raise errors from `connect` and from torch.
 
-    Keep a reference to the store for as long as it may be used: a PrefixStore or process group holds only its C++
-    object, and fails once the Python object has been deleted.
+    Keep a Python reference to the store for as long as it may be used. A PrefixStore or process group holds only the
+    C++ object, and fails once the Python object has been deleted.
     """
     store: Store = _class()(connect)
     return store
@@ -60,7 +61,7 @@ def lazy_store(connect: Callable[[], Store]) -> Store:
 
 @functools.cache
 def _class() -> Any:
-    """Create the class on first use, because it requires torch."""
+    """Create the class of `lazy_store` on first use, because its base class requires torch."""
     base = distributed().Store
 
     class LazyStore(base):  # type: ignore[misc, valid-type]
