@@ -1,2 +1,2 @@
-"""`elastic doctor` checks whether a run would work on this machine. All measurements have time limits. The measured
-values are judged by pure functions."""
+"""`elastic doctor` checks whether a run would work on this machine. All measurements have time limits. Pure functions
+judge the measured values."""

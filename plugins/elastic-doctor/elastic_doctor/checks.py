@@ -1,5 +1,5 @@
 """This package's health checks: the kernel, the process limit, and shared memory. `elastic doctor` runs them before a
-job, and the health endpoint of a running job shows their results."""
+job, and a running job's health endpoint shows their results."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ _PIDFD_SINCE = (5, 3)
 
 
 def kernel(context: Context) -> CheckResult:
-    """Check the kernel. Without pidfd, the agent needs one thread per worker."""
+    """Check the operating system and its kernel. Without pidfd, the agent needs one thread per worker."""
     return judged_kernel(platform.system(), platform.release(), usable_cpus())
 
 
 def process_limit(context: Context) -> CheckResult:
-    """Check the limit on processes. All of the user's threads count, including those of other programs."""
+    """Check the limit on processes. All of the user's threads count toward the limit, including those of other
+    programs."""
     workers = context.settings.get("nproc_per_node", 1)
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     limit = None if soft == resource.RLIM_INFINITY else soft

@@ -1,4 +1,4 @@
-"""The command `elastic doctor`, with its flags and its help."""
+"""The `elastic doctor` command, its flags and its help text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs all checks of a machine, its settings and the store. Checks that have to wait run in parallel, with a time
+"""Runs all checks of this machine, its settings and the store. Checks that have to wait run in parallel, with a time
 limit. The findings have a fixed order."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def examined(
     added: Mapping[str, object] | None = None,
 ) -> tuple[Finding, ...]:
     """Check everything that a run with these settings needs. The checks take at most a small multiple of
-    `options.timeout`, plus the time for peers, and leave nothing running. Problems are reported as findings, not raised
+    `options.timeout`, plus the time for peers, and leave nothing running. Problems are returned as findings, not raised
     as errors. `added` contains the values of the options that plugins have added."""
     examination = _Examination(settings, manager, options, clock or SystemClock(), ask_torch, added or {})
     order = list(Check)
@@ -183,8 +183,8 @@ class _Examination:
 
     @contextlib.contextmanager
     def _served(self, record: RendezvousBackendRecord, around: NetworkFindings) -> Iterator[bool]:
-        """While the context is open, host the store for the peers. Do nothing if a server is already running, or if
-        this machine may not host the store."""
+        """Host the store for the peers while the context is open. Yields whether this doctor hosts it, which is not the
+        case if a server is already running or if this machine may not host the store."""
         server = None
         if self.options.peers and not around.is_served and around.may_host and record.serve is not None:
             server = record.serve(self.settings.rdzv_endpoint, self.nodes)
@@ -210,7 +210,7 @@ class _Examination:
 
 
 def judged_check(check: HealthCheck, result: CheckResult) -> Finding:
-    """Return the finding for a health check. Other plugins' checks are all reported as `health-check`."""
+    """Convert a health check's result to a finding. Checks of all other plugins are reported as `health-check`."""
     level = Level.NOTE if result.level is CheckLevel.OK and result.remedy else _LEVELS[result.level]
     if check.plugin == "elastic-doctor":
         return Finding(level, Check(check.name), result.message, result.remedy)
@@ -227,7 +227,7 @@ def judged_secret(seal: HmacSeal) -> Iterator[Finding]:
 
 
 def _refused(error: ConfigurationError) -> Finding:
-    """Return the finding for an error whose message ends with advice on what to do."""
+    """Return the finding for an error whose message may end with advice, separated by a semicolon."""
     text, _, advice = str(error).partition("; ")
     return fault(Check.BACKEND, text, advice or "correct it")
 

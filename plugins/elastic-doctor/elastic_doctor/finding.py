@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from elastic_core.config import Settings
 
 VERSION = 1
-"""The schema version of `as_dict`, which is incremented when a field is removed or changes its meaning."""
+"""The schema version of `as_dict`. It increases when a field is removed or changes its meaning."""
 
 
 class Level(str, enum.Enum):
@@ -57,7 +57,8 @@ class Check(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: `told` is the observation. `advice` is the remedy, and is empty if none is needed."""
+    """The result of one check. `told` describes the observation. `advice` is the remedy, and is empty if none is
+    needed."""
 
     level: Level
     check: Check
@@ -85,8 +86,8 @@ def fault(check: Check, told: str, advice: str) -> Finding:
 
 
 def exit_code_of(findings: Iterable[Finding]) -> ExitCode:
-    """Return the exit code for the most urgent fault. Faults of the machine or the configuration come first, then those
-    of the store, and then those that concern peers."""
+    """Return the exit code for the most urgent fault. Faults of the machine or the configuration are the most urgent,
+    followed by faults of the store and faults that concern peers."""
     at_fault = {finding.check for finding in findings if finding.level is Level.FAULT}
     if at_fault - _OTHER_CODES.keys():
         return ExitCode.BAD_CONFIGURATION

@@ -1,5 +1,5 @@
-"""Checks of this machine and its installed software: limits, plugins and their versions, torch and its devices.
-Measurements are separate from judgements, which are pure."""
+"""Checks this machine and its installed software: limits, plugins and their versions, torch and its devices.
+Measurements are separate from judgments, which are pure functions."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def python_version() -> str:
 
 
 def judged_files(soft: int, hard: int, nodes: int) -> Finding:
-    """Judge the limits on open files, as `getrlimit` returns them. The store's host has `FILES_PER_NODE` connections
-    per node, and raises its soft limit as far as the hard limit allows."""
+    """Judge the limits on open files, given as `getrlimit` returns them. The store's host has `FILES_PER_NODE`
+    connections per node, and raises its soft limit as far as the hard limit allows."""
     needed = nodes * FILES_PER_NODE + _OTHER_FILES
     text = f"open files: {_shown(soft)}, can be raised to {_shown(hard)}; this run needs {needed}"
     if hard == resource.RLIM_INFINITY or hard >= needed:
@@ -76,7 +76,8 @@ def versions_of(manager: PluginManager, core: str) -> dict[str, str]:
 
 
 def judged_versions(versions: Mapping[str, str]) -> Finding:
-    """Judge the versions of our distributions. They should be the same, because they are released together."""
+    """Judge the versions of our distributions. They should be equal, because the distributions are released
+    together."""
     core = versions[CORE]
     others = [f"{name}=={core}" for name, version in versions.items() if version != core]
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
@@ -149,7 +150,8 @@ class Torch:
 
 
 def probed_torch(kind: str, timeout: Duration, python: str = sys.executable) -> Torch:
-    """Import torch in a subprocess, and count its devices of `kind` (see `count_workers`)."""
+    """Import torch in a subprocess, and return its version, its backends and the number of its devices of `kind` (see
+    `count_workers`)."""
     reader, writer = os.pipe()
     try:
         done = subprocess.run(
@@ -166,7 +168,7 @@ def probed_torch(kind: str, timeout: Duration, python: str = sys.executable) -> 
 
 
 def read_answer(code: int, out: str, err: str) -> Torch:
-    """Parse the output of the subprocess."""
+    """Parse the output of the subprocess that `probed_torch` has run."""
     lines = err.strip().splitlines()
     last = lines[-1] if lines else f"exit code {code}"
     if code:

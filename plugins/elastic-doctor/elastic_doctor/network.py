@@ -1,4 +1,4 @@
-"""Checks of the network as seen from this machine: the hosts of the rendezvous endpoint, their names, reverse lookups,
+"""Checks the network as seen from this machine: the hosts of the rendezvous endpoint, their names, reverse lookups,
 connections and ports. `surroundings_of` runs all checks, each with a time limit. The functions at the end of the
 module, which judge the results, are pure."""
 
@@ -83,15 +83,15 @@ def places_of(settings: Settings, record: RendezvousBackendRecord | None) -> tup
 
 @dataclass(frozen=True)
 class Address(sockets.Address):
-    """One address of a place. `local` is whether the address belongs to this machine."""
+    """One address of a place. `local` is True if the address belongs to this machine."""
 
     local: bool = False
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """A place and its addresses. If there are no addresses, `problem` is the reason. `seconds` is how long the lookup
-    took, or None if it did not finish."""
+    """The result of looking up a place. If there are no addresses, `problem` is the reason. `seconds` is the duration
+    of the lookup, or None if it did not finish."""
 
     place: Place
     addresses: tuple[Address, ...] = ()
@@ -101,7 +101,7 @@ class Lookup:
 
 @dataclass(frozen=True)
 class ReverseLookup:
-    """The name of an address; empty if the address has no name. For `seconds`, see `Lookup`."""
+    """The result of a reverse lookup. `name` is empty if the address has no name. For `seconds`, see `Lookup`."""
 
     address: str
     name: str = ""
@@ -110,8 +110,8 @@ class ReverseLookup:
 
 @dataclass(frozen=True)
 class Connected:
-    """The result of connecting to an address. `problem` is the reason why the connection failed, and is empty if the
-    connection was accepted. `ours` is the connection's local address."""
+    """The result of connecting to an address. `problem` is the reason for a failure, or empty if the connection was
+    accepted. `ours` is the connection's local address."""
 
     address: Address
     problem: str = ""
@@ -125,7 +125,7 @@ class Connected:
 
 
 def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sockets.resolve_host) -> Lookup:
-    """Resolve the place within `limit` seconds, because the resolver's own timeout may be half a minute."""
+    """Resolve the place within `limit` seconds. The resolver's own timeout may be as long as half a minute."""
     begun = clock.now()
     try:
         found = BackgroundCall(lambda: look_up(place.host, place.port)).result(limit)
@@ -141,7 +141,7 @@ def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sock
 def looked_up_backwards(
     host: str, limit: Duration, clock: Clock, reverse: Reverse = socket.getnameinfo
 ) -> ReverseLookup:
-    """Look up the name of an address, as torch's store does for every connection, within `limit` seconds."""
+    """Look up the name of an address within `limit` seconds. torch's store does such a lookup for every connection."""
     begun = clock.now()
     address = ip_address(host.partition("%")[0])
     mapped = f"::ffff:{address}" if address is not None and address.version == 4 else host
@@ -155,7 +155,7 @@ def looked_up_backwards(
 
 
 def connected(address: Address, limit: Duration, clock: Clock) -> Connected:
-    """Connect, and then close the connection."""
+    """Connect to the address within `limit` seconds, and then close the connection."""
     begun = clock.now()
     problem, ours = sockets.try_connect(address, limit)
     return Connected(address, problem, clock.now() - begun, ours)
@@ -163,8 +163,8 @@ def connected(address: Address, limit: Duration, clock: Clock) -> Connected:
 
 @contextlib.contextmanager
 def listening(backlog: int) -> Iterator[int]:
-    """Listen on all addresses while the context is open, and yield the port. Connections need not be accepted, because
-    the kernel completes them, which is enough to check the network."""
+    """Listen on all addresses while the context is open, and yield the port. The connections are not accepted. The
+    kernel completes them anyway, which is enough to check the network."""
     with sockets.bound_everywhere(0) as sock:
         sock.listen(backlog)
         yield int(sock.getsockname()[1])
@@ -237,8 +237,8 @@ def _advertised(
     limit: Duration,
     stays_here: bool,
 ) -> str | None:
-    """Return the address that a backend would advertise. If `stays_here` is True, a store that a node hosts listens
-    only on loopback."""
+    """Return the address that a backend would advertise, or None if it is unknown. If `stays_here` is True, a store
+    hosted by a node listens only on loopback."""
     if settings.local_addr:
         return settings.local_addr
     if nodes == 1:
@@ -252,7 +252,8 @@ def _advertised(
 
 
 def _ports(settings: Settings, host_at: Sequence[Address]) -> Iterator[Finding]:
-    """Check the ports that this node needs. `host_at` lists the local addresses at which it may host the store."""
+    """Check the ports that this node needs. `host_at` lists the local addresses at which this node may host the
+    store."""
     if host_at:
         problem = sockets.cannot_bind(host_at[0].family, host_at[0].sockaddr)
         yield judged_port(Check.PORT, "the store that this machine would host", host_at[0].port, problem)
@@ -295,7 +296,7 @@ def judged_name(found: Lookup, nodes: int) -> Finding:
 
 
 def judged_reverse(found: ReverseLookup, whose: str) -> Finding:
-    """Judge a reverse lookup of the address that `whose` describes. A fast lookup that finds no name is harmless."""
+    """Judge a reverse lookup. `whose` describes the address. A fast lookup that finds no name is harmless."""
     text = f"{whose}, {found.address}, resolves to {found.name or 'no name'}"
     if found.seconds is not None and found.seconds < SLOW:
         return ok(Check.REVERSE_LOOKUP, f"{text}, in {_milliseconds(found.seconds)}")
@@ -335,7 +336,8 @@ def judged_address(
 
 
 def judged_connections(found: Sequence[Connected], is_hosted: bool) -> Iterator[Finding]:
-    """Judge the connections. If `is_hosted` is True, a node hosts the store, so none exists before the job starts."""
+    """Judge the connections to the endpoint. If `is_hosted` is True, a node of the job hosts the store, so a missing
+    store is no fault."""
     accepted = any(not item.problem for item in found)
     for item in found:
         text = f"nothing listens at {item.address} yet"
@@ -359,7 +361,7 @@ def judged_connections(found: Sequence[Connected], is_hosted: bool) -> Iterator[
 
 
 def judged_port(check: Check, what: str, port: int, problem: str) -> Finding:
-    """Judge whether the port can be used. `problem` is the reason why it cannot be used, and is empty if it can."""
+    """Judge whether the port can be used. `problem` is the reason why it cannot, or empty if it can."""
     if not problem:
         return ok(check, f"{what}: port {port} is free here")
     ports = " (ports below 1024 require root)" if 0 < port < 1024 else ""
@@ -368,7 +370,7 @@ def judged_port(check: Check, what: str, port: int, problem: str) -> Finding:
 
 
 def judged_store_absence(is_expected: bool, where: str, is_hosted: bool) -> Finding:
-    """Return the finding for an endpoint none of whose addresses accepts connections."""
+    """Return the finding for an endpoint at which no address accepts connections."""
     start = f"elastic serve --rdzv-endpoint {where}" if is_hosted else "the service"
     if is_expected:
         advice = f"start {start}; the lines above show which part of the network fails"

@@ -1,7 +1,7 @@
-"""`--peers`: doctors on several machines find each other through the store, connect, and compare versions.
+"""Implements `--peers`: doctors on several machines find each other through the store, connect, and compare versions.
 
-Every doctor announces a card under its own key and sends heartbeats. A doctor is considered present if its card or its
-heartbeat counter changes while the other doctors watch. The card of a doctor that has died is therefore ignored.
+Each doctor announces a card under its own key and sends heartbeats. The other doctors consider it present only if its
+card or its heartbeat counter changes while they watch. They therefore ignore the card of a doctor that has died.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FOR_FAREWELL: Duration = 2.0
 
 
 class Stage(enum.IntEnum):
-    """A doctor's progress. The stage is MEETING until enough doctors are present. It is TOLD once this doctor's card
+    """A doctor's progress. A doctor is in the stage MEETING until enough doctors are present. It is TOLD once its card
     lists the doctors that it cannot reach, and LEAVING once all other doctors' cards contain such a list."""
 
     MEETING = 0
@@ -51,7 +51,7 @@ class Announcement:
         name: display name of the doctor's machine.
         address, port: the address that other doctors try to connect to.
         versions: versions of elastic-core, Python and torch.
-        unreachable: the reasons why this doctor cannot connect to other doctors, by the other doctor's key.
+        unreachable: the other doctors to which this doctor cannot connect: their keys, mapped to the reasons.
     """
 
     name: str
@@ -108,7 +108,7 @@ class PeerMeeting:
 
     @property
     def met(self) -> bool:
-        """Whether enough doctors are present, this one included."""
+        """Whether enough doctors are present, including this one."""
         return len(self.cards) + 1 >= self.size
 
     def reached(self, stage: Stage) -> bool:
@@ -116,7 +116,7 @@ class PeerMeeting:
         return all(card.stage >= stage or key not in self.here for key, card in self.cards.items())
 
     def after_look(self, announced: Sequence[Announced]) -> PeerMeeting:
-        """Return the view after another read of the store."""
+        """Return a new view, updated with the announcements from another read of the store."""
         others = [item for item in announced if item.key != self.key]
         first = {**{item.key: (item.beats, item.entry) for item in others}, **self.first}
         here = frozenset(item.key for item in others)
@@ -131,13 +131,13 @@ class PeerMeeting:
 
 @dataclass
 class Doctor:
-    """One of several doctors. Not thread-safe.
+    """A doctor that meets other doctors through the store. Not thread-safe.
 
     Args:
         key: the doctor's unique key.
         card: the doctor's announcement.
         pause: waits for the given number of seconds.
-        reach: connects to an address and port; returns the reason if it cannot connect, or else an empty string.
+        reach: connects to an address and port. Returns the reason for a failure, or an empty string on success.
     """
 
     backend: RosterBackend
@@ -148,9 +148,9 @@ class Doctor:
     reach: Callable[[str, int], str]
 
     def meet(self, size: int, patience: Duration) -> PeerMeeting:
-        """Wait up to `patience` seconds until `size` doctors are present. Then connect to each of them, report the
-        result, and leave. If there are too few doctors, the returned meeting's `met` is False. Raises
-        RendezvousConnectionError if the store fails."""
+        """Wait up to `patience` seconds until `size` doctors are present, including this one. Then connect to all
+        others, announce the results, and leave. If too few doctors are present in time, the returned meeting's `met` is
+        False. Raises RendezvousConnectionError if the store fails."""
         until = later(self.clock.now(), patience)
         self._announce()
         try:
@@ -188,7 +188,7 @@ class Doctor:
 
 
 def cannot_reach(address: str, port: int, limit: Duration = _TO_CONNECT) -> str:
-    """Try to connect within `limit` seconds. Returns the reason for a failure, or an empty string after success."""
+    """Try to connect within `limit` seconds. Returns the reason for a failure, or an empty string on success."""
     try:
         BackgroundCall(lambda: socket.create_connection((address, port), limit).close()).result(limit)
     except CallTimeout:
@@ -199,7 +199,7 @@ def cannot_reach(address: str, port: int, limit: Duration = _TO_CONNECT) -> str:
 
 
 def judged_peers(meeting: PeerMeeting, own: Announcement, patience: Duration) -> Iterator[Finding]:
-    """Judge the meeting. `own` is this doctor's card at the end."""
+    """Yield the findings about the meeting. `own` is this doctor's final card."""
     cards = {meeting.key: own, **meeting.cards}
     names = ", ".join(sorted(card.name for card in cards.values()))
     if not meeting.met:

@@ -1,4 +1,4 @@
-"""Registers the command `doctor` and the health checks."""
+"""Registers the `doctor` command and its health checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watchdog timers over a named pipe, which are the watchdog `file` of elastic-core.
+"""The `file` watchdog of elastic-core, whose timers use a named pipe.
 
 In a script that already uses torch's timers::
 

@@ -1,5 +1,5 @@
-"""The worker's side. It writes requests to the pipe, which takes only a few microseconds and requires neither threads
-nor locks."""
+"""The worker's end of the pipe. Writing a request takes only a few microseconds and requires neither threads nor
+locks."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ _MOST_UNSENT = 1000
 
 
 class FileTimerClient(TimerClient):
-    """A client that is thread-safe, works in forked child processes, and can be pickled.
+    """Sets and releases timers through a server's pipe. A client is thread-safe, works in forked child processes, and
+    can be pickled.
 
     Args:
-        file_path: the pipe, which a server creates.
+        file_path: the path of the pipe, which a server creates.
         signal: the signal that a server without an agent sends to this process when a timer expires. If it is 0 or
             less, the expiry is only logged. An agent stops the process in its own way.
-        run_id: the job's run id (default: the one in the environment). Another job's server refuses the requests.
+        run_id: the job's run id (default: the one in the environment). Servers of other jobs refuse this client's
+            requests.
         patience: the maximum number of seconds that `acquire` waits for a server and for space in the pipe, and that
             `release` waits for space.
     """
@@ -56,8 +58,8 @@ class FileTimerClient(TimerClient):
         return FileTimerClient, (self._path, self._signal, self._run_id, self._patience)
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """Set a timer, see `TimerClient.acquire`. If a server has the pipe open but reads nothing for `patience`
-        seconds, `acquire` emits a warning and sets no timer. The script continues, because an agent that is suspended
+        """Set a timer (see `TimerClient.acquire`). If a server has opened the pipe but does not read from it for
+        `patience` seconds, `acquire` emits a warning and sets no timer. The script continues, because a suspended agent
         could not kill a hung worker anyway.
 
         Raises:
@@ -87,7 +89,7 @@ class FileTimerClient(TimerClient):
                 warnings.warn(f"no timer for {scope_id!r}: {error.strerror}", RuntimeWarning, stacklevel=2)
 
     def release(self, scope_id: str) -> None:
-        """Release a timer, see `TimerClient.release`. If the request cannot be sent now, it is sent before the next
+        """Release a timer (see `TimerClient.release`). If the request cannot be sent now, it is sent before the next
         timer is acquired."""
         now = _CLOCK.now()
         self._release(scope_id, server_until=now, room_until=now if self._held else later(now, self._patience))
@@ -148,8 +150,9 @@ class FileTimerClient(TimerClient):
 
 
 class _Outlet:
-    """An open pipe. It is closed when its last reference is deleted, so that threads need no lock. A script may close
-    the descriptor, whose number may be reused. Each write and the close therefore check the pipe's identity."""
+    """An open pipe. It is closed when its last reference is deleted, so threads need no lock. The script may close the
+    descriptor, whose number may then be reused for another file. Each write and the close therefore check the pipe's
+    identity first."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -166,7 +169,7 @@ class _Outlet:
         os.write(self._fd, line)
 
     def wait(self, seconds: float) -> None:
-        """Wait until there is space or the pipe has no reader."""
+        """Wait up to `seconds` until there is space or the pipe has no reader."""
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         poll.poll(math.ceil(seconds * 1000))

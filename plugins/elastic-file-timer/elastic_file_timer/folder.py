@@ -1,4 +1,4 @@
-"""The folder of the pipe, which is checked because a user who can write to the folder could replace the pipe."""
+"""Creates and checks the pipe's folder. A user who can write to the folder could replace the pipe."""
 
 from __future__ import annotations
 

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROOM = 1 << 20
-"""The size of the pipe in bytes, which is enough for thousands of requests. It is the kernel's limit for unprivileged
-users."""
+"""The size of the pipe in bytes, which is the kernel's limit for unprivileged users. The pipe can hold thousands of
+requests."""
 
 _AT_ONCE = 1 << 16
 _MOST_READERS = 8
 
 
 class PipeReader:
-    """An open pipe. The descriptor is also open for writing, so that the reader does not see end-of-file when the last
-    client closes the pipe."""
+    """Reads lines from a named pipe. The descriptor is also open for writing, so that the reader does not see
+    end-of-file when the last client closes the pipe."""
 
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -36,8 +36,8 @@ class PipeReader:
             fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _ROOM)
 
     def read(self) -> Iterator[list[bytes]]:
-        """Yield the received lines. Reads at most as much data as the pipe can hold, so that a flood of data does not
-        delay the server's timers."""
+        """Yield the received lines in batches. Reads at most as much data as the pipe can hold, so that a flood of data
+        does not delay the server's timers."""
         for _ in range(_ROOM // _AT_ONCE):
             try:
                 data = os.read(self.fd, _AT_ONCE)
@@ -66,7 +66,7 @@ class TimerPipe:
         self.readers: list[PipeReader] = []
 
     def open(self) -> None:
-        """Create the pipe, replacing an unused one.
+        """Create the pipe. An unused pipe at the same path is replaced.
 
         Raises:
             ConfigurationError: the path cannot be used. An existing file is not changed.
@@ -84,12 +84,12 @@ class TimerPipe:
             raise folder.refused(self.path, f"it cannot be created: {error.strerror or error}") from error
 
     def scratch(self) -> list[str]:
-        """Return the private folder, if there is one."""
+        """Return a list with the pipe's private folder, or an empty list if there is none."""
         return [] if self._made_in is None else [str(self._made_in)]
 
     def look(self) -> str:
-        """Return why clients cannot find the pipe, or an empty string if they can. A removed pipe is created again.
-        Clients that still have the old pipe open are also served."""
+        """Check the pipe, and create it again if it was removed. Returns why clients cannot find the pipe, or an empty
+        string if they can. Clients that still have the old pipe open are also served."""
         try:
             if self.readers[-1].lies_at(self.path):
                 return ""
@@ -110,7 +110,8 @@ class TimerPipe:
                 self._made_in.rmdir()
 
     def drop(self) -> None:
-        """Close the pipe without removing it, in a forked child, which must not look like a reader of the pipe."""
+        """Close the pipe without removing it. Called in a forked child, which must not look like a reader of the
+        pipe."""
         for reader in self.readers:
             os.close(reader.fd)
         self.readers.clear()
@@ -135,7 +136,7 @@ class TimerPipe:
 
 
 def _make_room(path: Path) -> None:
-    """Remove this user's pipe if it has no reader. Raises an error for any other file."""
+    """Remove this user's pipe if no process reads it. Raises ConfigurationError for any other existing file."""
     try:
         status = path.lstat()
     except FileNotFoundError:

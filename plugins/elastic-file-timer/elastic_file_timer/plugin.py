@@ -1,4 +1,4 @@
-"""Registers the watchdog `file`."""
+"""Registers the `file` watchdog."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Context, Watchdog
 
 _LOOK_EVERY = 1.0
-"""The number of seconds between two checks of the pipe. If the pipe was removed, clients wait longer than this interval
-for a new pipe."""
+"""Seconds between two checks of the pipe. If the pipe was removed, clients wait longer than this interval for a new
+one."""
 
 _PATH = Option("path", str, None, "path of the pipe; defaults to TORCHELASTIC_TIMER_FILE or a pipe in a private folder")
 
@@ -29,8 +29,8 @@ def _create(context: Context) -> Watchdog:
 
 
 def _inherited() -> str | None:
-    """Return the user's TORCHELASTIC_TIMER_FILE. In an agent that a worker has started, return None, because the
-    variable names the worker's pipe."""
+    """Return the user's TORCHELASTIC_TIMER_FILE, or None if it is not set. In an agent started by a worker, also return
+    None, because the variable names that worker's pipe."""
     from elastic_core.plugin import CLIENT_VARIABLE
 
     return None if CLIENT_VARIABLE in os.environ else os.environ.get("TORCHELASTIC_TIMER_FILE") or None

@@ -1,9 +1,10 @@
-"""The format of requests in the pipe, which is one line of JSON per request.
+"""The format of requests in the pipe. Each request is one line of JSON.
 
-Requests have three fields that torch's client does not send: `run_id` is the job's run id, `started` is the process's
-start time (in case its process id is reused), and `deadline` is a time on the monotonic clock. All processes on a
-machine share that clock, so no worker is killed because the system time was changed. Any process with access to the
-pipe may write to it, so every field is checked.
+Requests have three fields that torch's client does not send. `run_id` is the job's run id. `started` is the process's
+start time, in case its process id is reused. `deadline` is the expiration time on the monotonic clock. All processes on
+a machine share that clock, so a change of the system time never causes a worker to be killed.
+
+Any process with access to the pipe may write to it, so every field is checked.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from elastic_core.plugin import Instant, TimerRequest, in_one_line
 
 VERSION = 1
 LONGEST = select.PIPE_BUF
-"""The maximum number of bytes in a request, including its newline. It is the size up to which the kernel writes
+"""The maximum number of bytes in a request, including its newline. The kernel writes up to this many bytes
 atomically."""
 
 _BEGINNING = b'{"version"'
@@ -32,7 +33,7 @@ class FileTimerRequest(TimerRequest):
     """A request to acquire a timer or, with a negative `expiration_time`, to release it.
 
     Args:
-        worker_pid: the requesting process; also called `worker_id`.
+        worker_pid: the requesting process's id; also called `worker_id`.
         scope_id: identifies the timer within the process.
         expiration_time: seconds since the epoch.
         signal: the signal to send to the process when the timer expires (0 or less: no signal).
@@ -65,7 +66,7 @@ class FileTimerRequest(TimerRequest):
 
     @property
     def worker_pid(self) -> int:
-        """The requesting process."""
+        """The process id of the requesting process."""
         return int(self.worker_id)
 
     @property
@@ -74,7 +75,7 @@ class FileTimerRequest(TimerRequest):
         return self.expiration_time < 0
 
     def to_json(self) -> str:
-        """Return the line, without its newline."""
+        """Return the request as a line of JSON, without a newline."""
         return json.dumps(
             {
                 "version": self.version,
@@ -90,20 +91,20 @@ class FileTimerRequest(TimerRequest):
 
 
 def may_be_request(line: bytes) -> bool:
-    """Return whether the line has the length, the beginning and the end of a request. This cheap check protects against
-    a flood of invalid lines."""
+    """Return whether the line looks like a request, judging by its length, beginning and end. This cheap check protects
+    against a flood of invalid lines."""
     return len(line) >= _SHORTEST and _BEGINNING in line and line.rstrip(b" \t\r").endswith(b"}")
 
 
 def without_torn_part(line: bytes) -> bytes:
-    """Return the last request in the line, or nothing if there is none. A writer that died may have left an incomplete
-    request in front of the last one. This function is fast for any content."""
+    """Return the last request in the line, or an empty string if there is none. A writer that died may have left an
+    incomplete request in front of it. This function is fast for any content."""
     begin = line.rfind(_BEGINNING)
     return line[begin:] if begin >= 0 else b""
 
 
 def parse(line: bytes) -> FileTimerRequest:
-    """Parse the request in one line.
+    """Parse a line as a request.
 
     Raises:
         ValueError: the line is not a valid request.
@@ -158,8 +159,8 @@ def _short(value: object) -> str:
 
 
 class Lines:
-    """Splits a byte stream into lines. Of an unfinished line, it keeps only as many bytes from the end as the longest
-    request has: a request may follow another writer's incomplete line."""
+    """Splits a byte stream into lines. If a line is unfinished, only its last `LONGEST` bytes are kept. A request may
+    follow another writer's incomplete line, but is never longer than that."""
 
     def __init__(self) -> None:
         self._rest = b""

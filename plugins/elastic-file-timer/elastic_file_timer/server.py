@@ -1,7 +1,7 @@
-"""The agent's side, which reads requests from the pipe, tracks deadlines, and reports expired timers.
+"""The agent's end of the pipe, which reads requests, tracks deadlines, and reports expired timers.
 
-A single thread sleeps until a request arrives or the next timer expires. Every `max_interval` seconds, it also checks
-whether the pipe was removed or a process has exited, because the kernel does not report these events.
+A single thread sleeps until a request arrives or the next timer expires. Every `max_interval` seconds, the thread also
+checks whether the pipe was removed or a process has exited, because the kernel does not report these events.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _CATCH_UP_S = 2.0  # seconds after such a delay for clients to release timers, b
 
 
 class FileTimerServer(Watchdog):
-    """A timer server. Create, start (once) and stop it in the same thread. Subclasses may extend `register_timers`,
-    `clear_timers`, `get_expired_timers` and `_reap_worker`, which are called in the server's thread.
+    """A timer server. Create, start and stop it in the same thread, and start it only once. Subclasses may extend
+    `register_timers`, `clear_timers`, `get_expired_timers` and `_reap_worker`, which are called in the server's thread.
 
     Args:
         file_path: the pipe, which `start` creates (default: in a private folder).
-        run_id: the job's run id. Requests from other jobs are refused, but requests without a run id, such as those
-            from torch's client, are not.
-        max_interval: maximum number of seconds until a removed pipe is created again and the timers of processes that
-            have exited are removed. It does not affect when timers expire.
+        run_id: the job's run id. Requests from other jobs are refused. Requests without a run id, such as those from
+            torch's client, are accepted.
+        max_interval: seconds between checks for a removed pipe and for processes that have exited. It does not affect
+            when timers expire.
         daemon: whether Python may exit without `stop`.
-        log_event: called with `watchdog started` and `watchdog stopped`. It is also called in the server's thread with
-            `timer expired` and, if the server kills the worker, with `kill worker process`, each time together with the
-            request.
+        log_event: called with the name of an event: `watchdog started`, `watchdog stopped`, `timer expired` or, if the
+            server itself kills the worker, `kill worker process`. The last two are called in the server's thread,
+            together with the request.
         clock: defaults to the system clock.
 
     Raises:
@@ -93,7 +93,7 @@ class FileTimerServer(Watchdog):
         return self._table.refused
 
     def start(self, on_expiry: Callable[[Expiry], None] | None = None) -> None:
-        """Start watching. If `on_expiry` is not given, the server itself sends workers the signal that their request
+        """Start watching. If `on_expiry` is not given, the server itself sends each worker the signal that its request
         names.
 
         Raises:
@@ -115,7 +115,7 @@ class FileTimerServer(Watchdog):
         self._note("watchdog started", None)
 
     def stop(self) -> None:
-        """Stop the server, see `Watchdog.stop`. Pending timers no longer expire."""
+        """Stop the server (see `Watchdog.stop`). Pending timers no longer expire."""
         if not self._begun or self._stopping.is_set():
             return
         self._stopping.set()
@@ -133,16 +133,16 @@ class FileTimerServer(Watchdog):
         stop_dropping(self)
 
     def drop(self) -> None:
-        """Close all descriptors in a forked child, where the server then behaves as if it had never been started.
-        Otherwise, a worker that outlives its agent would look like a reader of the pipe."""
+        """Close all descriptors in a forked child. Otherwise, a worker that outlives its agent would look like a reader
+        of the pipe. In the child, the server then behaves as if it had never been started."""
         self._pipe.drop()
         if self._wake >= 0:
             os.close(self._wake)
         self._begun, self._wake = False, -1
 
     def worker_environment(self) -> dict[str, str]:
-        """Return the environment variables that tell `elastic_core.watchdog.expires` the pipe and the client factory.
-        Before the start, there are none."""
+        """Return the environment variables through which `elastic_core.watchdog.expires` finds the pipe and the client
+        factory. The result is empty before the start."""
         if not self._begun:
             return {}
         return {TIMER_FILE: str(self._pipe.path), CLIENT_VARIABLE: "elastic_file_timer.client:from_environment"}
@@ -152,7 +152,8 @@ class FileTimerServer(Watchdog):
         return self._pipe.scratch()
 
     def fault(self) -> str:
-        """Return why timers do not work, such as a thread that has ended or a lost pipe. See `Watchdog.fault`."""
+        """Return why timers do not work, or an empty string if they do. The pipe may be lost, for example, or the
+        thread may have ended. See `Watchdog.fault`."""
         if self._begun and not self._stopping.is_set() and not self._thread.is_alive():
             return self._fault or "the thread of the file timer has ended"
         return self._fault
@@ -190,7 +191,8 @@ class FileTimerServer(Watchdog):
         poll.poll(max(0, math.ceil((until - self._clock.now()) * 1000)))
 
     def _take_requests(self) -> None:
-        """Process pending requests before the deadlines are checked, because one may release a timer in time."""
+        """Process pending requests. Called before the deadlines are checked, because a request may release a timer in
+        time."""
         for reader in self._pipe.readers:
             for lines in reader.read():
                 if self._stopping.is_set():  # a flood of requests may take seconds
@@ -198,7 +200,7 @@ class FileTimerServer(Watchdog):
                 self.register_timers(self._table.read(lines))
 
     def register_timers(self, timer_requests: list[FileTimerRequest]) -> None:
-        """Process the requests, which may come from different processes, in this order."""
+        """Process the requests in this order. They may come from different processes."""
         self._table.register(timer_requests)
 
     def clear_timers(self, worker_pids: set[int]) -> None:
@@ -207,8 +209,8 @@ class FileTimerServer(Watchdog):
 
     def get_expired_timers(self, deadline: float) -> dict[int, list[FileTimerRequest]]:
         """Return the timers that have expired by `deadline` (seconds since the epoch), by process, earliest first. Each
-        timer is returned once. The server itself passes the current time, and is therefore not affected by changes of
-        the system time."""
+        timer is returned only once. The server passes the current time, so a change of the system time has no
+        effect."""
         now, timestamp = self._at
         found: dict[int, list[FileTimerRequest]] = {}
         for timer in self._table.expired(later(now, deadline - timestamp)):
@@ -241,8 +243,8 @@ class FileTimerServer(Watchdog):
         return ended
 
     def _reap_worker(self, worker_pid: int, signal: int) -> bool:
-        """Send a worker the signal that its request names. Used if there is no agent to stop the worker. Returns False
-        if the signal could not be sent."""
+        """Send a worker the signal that its request names. Used if no agent stops the worker. Returns False if the
+        signal could not be sent."""
         try:
             os.kill(worker_pid, signal)
         except OSError as error:
@@ -251,8 +253,8 @@ class FileTimerServer(Watchdog):
         return True
 
     def get_last_progress_time(self) -> int:
-        """Return the time of the thread's last check of the timers, in seconds since the epoch. It checks at least
-        every `max_interval`. Agents use `fault` instead."""
+        """Return when the thread last checked the timers, in seconds since the epoch. The thread checks at least every
+        `max_interval` seconds. Agents use `fault` instead."""
         return int(self._at[1])
 
     def _look(self) -> None:

@@ -1,5 +1,5 @@
-"""The table of timers. It turns lines from the pipe into requests, and requests into timers that expire. It does no
-I/O."""
+"""The table of timers. It parses lines from the pipe into requests, and turns requests into timers that expire. This
+module does no I/O."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class TimerTable:
         return dict(self._refused)
 
     def read(self, lines: Sequence[bytes]) -> list[FileTimerRequest]:
-        """Parse lines from the pipe. Most invalid lines are cheap to reject, so a flood of them takes little time."""
+        """Parse lines from the pipe. Most invalid lines are cheap to reject, so even a flood of them takes little
+        time."""
         written = list(filter(None, lines))
         likely = list(filter(may_be_request, written))
         if len(likely) < len(written):
@@ -64,16 +65,17 @@ class TimerTable:
             return None
 
     def register(self, requests: Iterable[FileTimerRequest]) -> None:
-        """Start and stop timers, in this order."""
+        """Start or stop timers as requested, in the order of the requests."""
         for request in requests:
             self._enter(request)
 
     def expired(self, now: Instant) -> list[Timer[FileTimerRequest]]:
-        """Return the running processes' timers whose deadline has passed, earliest first. Each is returned once."""
+        """Return the timers whose deadline has passed and whose process still runs, earliest first. Each timer is
+        returned only once."""
         return [timer for timer in self._deadlines.expired(now) if process_runs(timer.pid, timer.about.started)]
 
     def next_deadline(self) -> Instant | None:
-        """Return the time at which the next timer expires, or None if no timer is running."""
+        """Return when the next timer expires, or None if no timer is running."""
         return self._deadlines.next_deadline()
 
     def forget(self, pids: set[int]) -> None:
