@@ -1,1 +1,1 @@
-"""The health endpoint `http` of elastic-core: probes, metrics and a status page over HTTP."""
+"""The `http` health endpoint of elastic-core: probes, metrics and a status page over HTTP."""

@@ -1,9 +1,9 @@
 """Accepts and serves connections, with limits on their rate, number, duration and data.
 
 Clients that exceed the rate wait in the kernel, at no cost to the agent. When the maximum number of connections is
-open, the next connection replaces the one that has been idle longest, so that idle clients cannot block a probe. No
-client can keep a connection open for longer, or make the endpoint read more, than the limits allow. All of this runs in
-the event loop's thread.
+open, the next connection replaces the one that has been idle longest, so that idle clients cannot block a probe. The
+limits also restrict how long a client can keep a connection open, and how much data the endpoint reads from it. All of
+this code runs in the event loop's thread.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class RateLimit:
         self._next = 0.0
 
     def take(self, now: float) -> Duration:
-        """Take one permit and return 0, or return the number of seconds until one becomes available."""
+        """Take one permit and return 0. If none is available, return the number of seconds until one becomes
+        available."""
         if now < self._next - self._slack:
             return self._next - self._slack - now
         self._next = max(self._next, now) + self._step
@@ -114,15 +115,15 @@ class ConnectionLimit:
             self.counts.most_connections = max(self.counts.most_connections, self.counts.connections)
 
     async def close(self, accepting: Iterable[asyncio.Task[None]]) -> None:
-        """Cancel these tasks and close all connections."""
+        """Cancel the accepting tasks and close all connections."""
         tasks = [*accepting, *(connection.task for connection in self._connections)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def tell(self, change: int) -> None:
-        """Answer the requests that wait for a change of the agent's status. New connections then wait for a moment,
-        because the agent is busy and needs the interpreter."""
+        """Answer the requests that wait for a change of the agent's status. New connections are then delayed for a
+        moment, because the agent is busy and needs the interpreter."""
         self._busy_until = asyncio.get_running_loop().time() + _MOMENT
         for connection in self._connections:
             connection.wake(change)
@@ -132,11 +133,11 @@ class ConnectionLimit:
         return self._answer(request if waiting < self.limits.waiting else replace(request, may_wait=False))
 
     def may_read_again(self) -> bool:
-        """Return whether a client may use another read beyond the number that most clients need."""
+        """Return whether a client may use one more read than most clients need."""
         return self._spare_reads.take(asyncio.get_running_loop().time()) == 0
 
     def left(self, connection: Connection) -> None:
-        """Remove a connection that is about to be closed."""
+        """Stop tracking a connection that is about to be closed."""
         del self._connections[connection]
         self._sockets.discard(connection.link)
         self._places.release()
@@ -156,8 +157,8 @@ class ConnectionLimit:
 
 
 class Connection:
-    """One connection. It reads a request, waits if the request asks for it, and writes the response. `closed_because`
-    is empty if the connection ended normally."""
+    """Serves one connection: reads a request, waits if the request asks for it, and writes the response.
+    `closed_because` is empty if the connection ended normally."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, link: socket.socket, limit: ConnectionLimit) -> None:
         self.link = link
@@ -177,14 +178,14 @@ class Connection:
         self.task.add_done_callback(self._end)  # a callback, because `_serve` may be cancelled before it starts
 
     def close(self, why: str) -> None:
-        """Close the connection early. Idempotent."""
+        """Close the connection early, for the reason `why`. Idempotent."""
         if self.stage is not Stage.CLOSED:
             self.closed_because = "" if self.stage is Stage.ENDING else why
             self.stage = Stage.CLOSED
             self.task.cancel()
 
     def wake(self, change: int) -> None:
-        """Stop waiting if the version of the agent's status now differs from the version in the request."""
+        """Stop waiting if the version of the agent's status differs from the version in the request."""
         if self._listening and change != self._change:
             self._listening.cancel()
 
@@ -202,7 +203,7 @@ class Connection:
             self.close("gone")
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | Response:
-        """Return the request, or the error response to an invalid one."""
+        """Read a request. Returns the error response if the request is invalid."""
         for count in itertools.count(1):
             if not (data := await reader.read(_PIECE)):
                 break
@@ -224,7 +225,8 @@ class Connection:
         return answer
 
     async def _wait(self, reader: asyncio.StreamReader, waiting: Waiting) -> None:
-        """Wait for a change or the timeout. Raises ConnectionError if the client disconnects or sends more data."""
+        """Wait for a change of the status or the timeout. Raises ConnectionError if the client disconnects or sends
+        more data."""
         self._change = waiting.change
         self._listening = asyncio.ensure_future(reader.read(1))
         self._enter(Stage.WAITING, waiting.seconds, self._listening.cancel)
@@ -241,8 +243,8 @@ class Connection:
         await writer.drain()
 
     async def _discard(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read the data after the request. Closing the socket with unread data would reset the connection, and the
-        client could lose the response."""
+        """Read and discard the data after the request. If the socket were closed with unread data, the connection would
+        be reset, and the client could lose the response."""
         self._enter(Stage.ENDING, self._limit.limits.rest_seconds, self.close, "")
         writer.write_eof()
         rest = self._limit.limits.rest_bytes
@@ -250,7 +252,7 @@ class Connection:
             rest -= len(data)
 
     def _enter(self, stage: Stage, seconds: Duration, at_deadline: Callable[..., object], *arguments: str) -> None:
-        """Enter a stage that may last `seconds`."""
+        """Enter a stage that may last `seconds`, and then call `at_deadline`."""
         if self._deadline:
             self._deadline.cancel()
         self.stage = stage

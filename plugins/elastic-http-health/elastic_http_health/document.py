@@ -1,4 +1,4 @@
-"""The status as JSON. docs/reference/health.md describes the schema. This module does no I/O."""
+"""The agent's status as JSON. docs/reference/health.md describes the schema. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from elastic_http_health.usage import Usage
 
 SCHEMA = 1
-"""The schema version. It is raised when an incompatible change is made, but not when a field is added."""
+"""The schema version. It increases with each incompatible change, but not when a field is added."""
 
 _LONGEST = 65536  # maximum characters of a string that may come from a script or another node
 _MOST_LINES = 200
@@ -25,8 +25,8 @@ _PLAIN_OF_A_FAILURE = (
 
 
 class Observation(NamedTuple):
-    """All data about the agent at one moment. `now` is in seconds since the epoch. `template` is the id of the process
-    from which workers are forked. For `not_signed`, see `AgentView`."""
+    """All data about the agent at one moment. `now` is in seconds since the epoch. `template` is the process id of the
+    template from which workers are forked. For `not_signed`, see `AgentView`."""
 
     status: AgentStatus
     alive: Probe
@@ -39,7 +39,7 @@ class Observation(NamedTuple):
 
 
 def status_json(seen: Observation) -> bytes:
-    """Return the complete status."""
+    """Return the complete status as JSON."""
     status = seen.status
     return _as_json(
         {
@@ -58,7 +58,7 @@ def status_json(seen: Observation) -> bytes:
 
 
 def changes_json(seen: Observation) -> bytes:
-    """Return the fields that may change every second, and the version of the remaining part of the status."""
+    """Return, as JSON, the fields that may change every second and the version of the rest of the status."""
     return _as_json(_changes(seen))
 
 
@@ -108,7 +108,7 @@ def _worker(worker: WorkerStatus, usage: Usage | None) -> dict[str, Any]:
 
 
 def _failure(failure: ProcessFailure) -> dict[str, Any]:
-    """Return the failure without the script's extra data, which may be nested arbitrarily deep."""
+    """Return the failure's fields. The script's extra data is omitted, because it may be nested arbitrarily deep."""
     return {
         **{name: getattr(failure, name) for name in _PLAIN_OF_A_FAILURE},
         "signal": failure.signal_name() if failure.exitcode < 0 else None,

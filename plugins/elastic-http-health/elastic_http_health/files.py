@@ -1,6 +1,6 @@
-"""Values read from files, such as tokens and certificates, which are reloaded when the files change (rotation). If
-other users can read or change a file, a warning is logged. The file is still used, because a container may have no
-other users."""
+"""Values read from files, such as tokens and certificates. They are reloaded when the files change, so that secrets can
+be rotated. If other users can read or change a file, a warning is logged. The file is still used, because a container
+may have no other users."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FromFiles(Generic[T]):
     kept. Not thread-safe.
 
     Args:
-        make: builds the value; raises ValueError with a message that names the files.
+        make: builds the value. Raises ValueError with a message that names the files.
 
     Raises:
         ValueError: the first call to `make` failed.
@@ -42,7 +42,8 @@ class FromFiles(Generic[T]):
         self._next = later(self._clock.now(), _AT_MOST_EVERY)
 
     def now(self) -> T:
-        """Return the current value, at most about a second old, or the previous one if the files cannot be read."""
+        """Return the current value, at most about a second old. If the files cannot be read, return the previous
+        value."""
         if self._look is None and self._clock.now() >= self._next:
             with contextlib.suppress(RuntimeError):  # no thread could be started; try again at the next call
                 self._look = BackgroundCall(self._read_if_changed, "elastic-health-files")
@@ -85,8 +86,9 @@ def _mark(file: str) -> object:
 
 
 def exposure(path: str) -> str:
-    """Return why a secret in a file may be exposed and what to do about it, or an empty string. A file of another user,
-    such as root, may be readable by its group, because Kubernetes provides secrets in this way."""
+    """Return why the secret in the file may be exposed and what to do about it, or an empty string if it is safe. If
+    another user, such as root, owns the file, its group may have access, because Kubernetes provides secrets in this
+    way."""
     try:
         found = Path(path).stat()
     except OSError:  # reported when the file is read

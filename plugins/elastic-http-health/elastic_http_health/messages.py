@@ -1,4 +1,4 @@
-"""Requests and responses in HTTP/1.1, parsed and written with h11, with or without TLS. This module does no I/O."""
+"""HTTP/1.1 requests and responses, parsed and written with h11, with or without TLS. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _SAFE: Headers = (  # in every response: no content sniffing, framing, referrers
 
 @dataclass(frozen=True)
 class Request:
-    """One request. Header names are in lower case. `may_wait` is whether the request may be answered later
-    (`Waiting`)."""
+    """One request. Header names are in lower case. If `may_wait` is False, the request must be answered immediately
+    (see `Waiting`)."""
 
     method: str
     path: str
@@ -54,7 +54,7 @@ class Response:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Delays the response until the agent's status has a version other than `change`, or for `seconds`."""
+    """Delays the response until the agent's status has another version than `change`, or for `seconds`."""
 
     change: int
     seconds: Duration
@@ -83,8 +83,8 @@ class Exchange:
         return self._http.trailing_data[0]
 
     def receive(self, data: bytes) -> Request | Response | None:
-        """Process received data. Returns the request, the error response if the request is invalid, or None if more
-        data is needed.
+        """Process received data. Returns the complete request, or None if more data is needed. If the request is
+        invalid, the error response is returned.
 
         Raises:
             ssl.SSLError: the data is not valid TLS, or the client rejected the handshake.
@@ -105,7 +105,7 @@ class Exchange:
         return self._read(event) if isinstance(event, h11.Request) else None
 
     def send(self, response: Response) -> bytes:
-        """Return the bytes of a response."""
+        """Return the bytes of the response, encrypted if the connection uses TLS."""
         headers = (
             ("Content-Type", response.content_type),
             ("Content-Length", str(len(response.body))),
@@ -120,7 +120,7 @@ class Exchange:
         return self._channel.sealed(sent) if self._channel else sent
 
     def reply(self) -> bytes:
-        """Return data that TLS has to send before the response or instead of it."""
+        """Return data that TLS has to send before the response or instead of it. Empty without TLS."""
         return self._channel.reply() if self._channel else b""
 
     def _read(self, event: h11.Request) -> Request | Response:

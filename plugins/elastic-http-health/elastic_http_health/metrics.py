@@ -1,4 +1,4 @@
-"""Prometheus metrics: the agent's status, totals over its lifetime, and the endpoint's own counters."""
+"""Prometheus metrics: the agent's current status, totals over its lifetime, and the endpoint's own counters."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ class Histogram:
 
 class Totals:
     """Totals over the agent's lifetime. A status lists only the most recent rounds, so every status must be passed to
-    `note`, in order. Round numbers are not unique, because they start from 1 again after a store has lost its data."""
+    `note`, in order. Rounds are not identified by their number alone, because numbers start from 1 again after a store
+    has lost its data."""
 
     def __init__(self) -> None:
         self.recoveries: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
@@ -80,7 +81,7 @@ class Totals:
         self._rounds: set[tuple[int, float]] = set()
 
     def note(self, status: AgentStatus) -> None:
-        """Add new rounds and recoveries in this status to the totals."""
+        """Add the new rounds and recoveries in this status to the totals."""
         for formed in status.rounds:
             if (formed.number, formed.formed_at) not in self._rounds:
                 self.rendezvous.observe(formed.rendezvous)
@@ -93,7 +94,7 @@ class Totals:
 
 
 def exposition(seen: Observation, totals: Totals, counts: Counts) -> bytes:
-    """Return the metrics in Prometheus' text format."""
+    """Return the metrics in Prometheus's text format."""
     families = [*_agent(seen), *_rounds(seen.status), *_durations(totals), *_workers(seen), *_endpoint(counts)]
     return generate_latest(_Families(families))
 

@@ -1,4 +1,4 @@
-"""The options in `--health-conf`."""
+"""The endpoint's options, as set with `--health-conf`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[\w.*-]+")
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on the endpoint's load, which protect the agent. All times are in seconds.
+    """Limits on the endpoint's load, which protect the agent.
 
     Args:
         connections: maximum number of open connections; the next connection replaces the one that has been idle
@@ -33,13 +33,13 @@ class Limits:
         waiting: maximum number of requests that wait for a change; the next such request is answered immediately.
         rate: average number of connections, with one request each, that are accepted per second. Further connections
             wait in the kernel.
-        burst: connections that may be accepted immediately after idle time.
-        backlog: number of connections that may wait in the kernel. It is small, so that a client waits little more than
-            a second.
+        burst: number of connections that may be accepted immediately after an idle period.
+        backlog: number of connections that may wait in the kernel. The default is small, so that a client waits little
+            more than a second.
         head_bytes: approximate maximum size of a request's head.
         head_seconds: time limit for receiving the head.
-        spare_reads: additional reads per second, for all connections together, for heads that need more than two reads.
-            If none is left, a connection that needs one is closed.
+        spare_reads: additional reads per second for heads that need more than two reads, shared by all connections. If
+            none is left, a connection that needs one is closed.
         answer_seconds: time limit for the client to receive the response.
         rest_bytes: maximum number of bytes to read and discard after a request.
         rest_seconds: time limit for reading these bytes.
@@ -68,7 +68,7 @@ class Options:
         host: the address or name on which to listen.
         allowed_hosts: names of this machine in addition to its host name, or patterns (`*.example`, `*`).
         token: the bearer token. With neither `token` nor `token_file`, no token is required.
-        token_file: the current token, which is read from a file; used instead of `token`.
+        token_file: a bearer token that is read from a file. Used instead of `token`.
         tls: the TLS context (default: plain HTTP).
         secret_files: paths of files that no other user should be able to read.
     """
@@ -82,11 +82,11 @@ class Options:
     limits: Limits = field(default_factory=Limits)
 
     def bearer(self) -> str | None:
-        """Return the token that requests must currently have, or None if none is required."""
+        """Return the token that requests must currently have, or None if no token is required."""
         return self.token_file.now() if self.token_file else self.token
 
     def exposed(self, elsewhere: str) -> Iterator[str]:
-        """Yield warnings about data that other users may be able to read, each with a remedy.
+        """Yield warnings about data that other users may be able to read. Each warning includes a remedy.
 
         Args:
             elsewhere: the addresses that other machines can reach; empty if there are none.
@@ -102,7 +102,7 @@ class Options:
 
 
 def read_options(values: Mapping[str, Any]) -> Options:
-    """Read the options from the agent's typed values. If a secret is in a file, core dumps of this process are
+    """Create the endpoint's options from the typed values. If a secret is in a file, core dumps of this process are
     disabled. Raises one ConfigurationError that lists all problems."""
     problems: list[Problem] = []
     host = str(values.get("host") or "")

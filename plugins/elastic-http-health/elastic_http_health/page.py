@@ -1,4 +1,5 @@
-"""The status page, which is one self-contained document. It contains no job data; its script requests `/status`."""
+"""The status page, a single self-contained document. It contains no job data. Its script requests the data from
+`/status`."""
 
 from __future__ import annotations
 

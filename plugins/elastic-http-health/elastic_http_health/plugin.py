@@ -1,4 +1,4 @@
-"""Registers the health endpoint `http`."""
+"""Registers the `http` health endpoint."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Routes and authorizes requests. This is done in the event loop's thread.
+"""Routes and authorizes requests, in the event loop's thread.
 
-Each route is a line in `Router.__init__`. Regardless of the number of requests, a document is rebuilt at most once per
-second, and after each change of the agent's status.
+Each route is a line in `Router.__init__`. A document is rebuilt after each change of the agent's status and otherwise
+at most once per second, regardless of the number of requests.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Router:
 
     Args:
         agent: the agent.
-        timeout: seconds without an iteration of the agent's loop after which the agent is considered stuck.
-        names: names of this machine in lower case, in which `*` matches any part; see `means_us`.
+        timeout: seconds after which an agent whose loop makes no progress is considered stuck.
+        names: this machine's names, in lower case. `*` matches any characters. See `means_us`.
         loopback_only: whether the endpoint listens only on loopback addresses.
     """
 
@@ -77,11 +77,11 @@ class Router:
         }
 
     def note(self, status: AgentStatus) -> None:
-        """Process a change of the agent's status. This must be called for every change, in order."""
+        """Add a new status of the agent to the totals. Call this method for every change of the status, in order."""
         self._totals.note(status)
 
     def answer(self, request: Request) -> Response | Waiting:
-        """Return the response, or a `Waiting` if the response must be delayed."""
+        """Return the response to a request, or a `Waiting` if the response must be delayed."""
         try:
             return self._answer(request)
         except Exception as error:  # noqa: BLE001 - an error must not stop the endpoint
@@ -89,7 +89,7 @@ class Router:
             return text(500, "internal error of the health endpoint; see the agent's log")
 
     def tell_fault(self, reason: str, error: BaseException | None) -> None:
-        """Log the fault if it is the first one. Later faults are not logged, so that clients cannot flood the log."""
+        """Log the first fault. Later faults are not logged, so that clients cannot flood the log."""
         self._faults += 1
         if self._faults == 1:
             get_logger().warning("health endpoint failed", endpoint="http", reason=reason, exc_info=error)
@@ -143,7 +143,7 @@ class Router:
     def _document(
         self, name: str, make: Callable[[Observation], bytes], content_type: str = "application/json"
     ) -> Response:
-        """Return the document, from the cache if the cached one is still current."""
+        """Return the document, from the cache if it is still current."""
         status, alive, now = self._agent.status(), self._alive(), self._clock.now()
         key = (status.version, alive)
         made = self._made.get(name)
@@ -159,7 +159,7 @@ class Router:
 
 
 def may_see(token: str | None, headers: Mapping[str, str]) -> bool:
-    """Return whether a request has the token, if one is required. The comparison takes constant time."""
+    """Return whether the request has the right token, or no token is required. The comparison takes constant time."""
     if token is None:
         return True
     scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -167,10 +167,13 @@ def may_see(token: str | None, headers: Mapping[str, str]) -> bool:
 
 
 def means_us(headers: Mapping[str, str], names: Iterable[str], loopback_only: bool) -> bool:
-    """Return whether a request is addressed to this machine. This protects against DNS rebinding, in which the name of
-    a malicious web page resolves to this machine: the browser sends that name as the host, and it is not among `names`.
+    """Return whether the request is addressed to this machine. The check protects against DNS rebinding, in which the
+    name of a malicious web page resolves to this machine. The browser then sends that name as the host, and the name is
+    not among `names`.
+
     Addresses cannot be rebound, so any address is accepted, such as that of a forwarded port. If the endpoint listens
-    only on loopback, only loopback addresses are accepted. HTTP/1.0 clients may omit the host."""
+    only on loopback, only loopback addresses are accepted. HTTP/1.0 clients may omit the host.
+    """
     host = headers.get("host", "localhost").strip().lower()
     if host.startswith("["):
         host = host[1:].partition("]")[0]

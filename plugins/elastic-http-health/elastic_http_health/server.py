@@ -1,4 +1,4 @@
-"""The endpoint `http`, in which an event loop in a thread of the agent answers requests."""
+"""The `http` endpoint. A thread of the agent runs an event loop that answers requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HttpHealthServer(HealthCheckServer):
     Args:
         agent: the agent.
         port: the port to listen on (0: any free port). While the server runs, the attribute is the actual port.
-        timeout: seconds without an iteration of the agent's loop after which the agent is considered stuck.
+        timeout: seconds after which an agent whose loop makes no progress is considered stuck.
     """
 
     def __init__(self, agent: AgentView, port: int, timeout: Duration, options: Options | None = None) -> None:
@@ -55,8 +55,8 @@ class HttpHealthServer(HealthCheckServer):
         self._stopping = contextlib.ExitStack()
 
     def start(self) -> None:
-        """Start the server. Raises OSError if the port is not available, and ConfigurationError if the host
-        is invalid."""
+        """Start the server. Raises OSError if the port is not available, and ConfigurationError if the host is
+        invalid."""
         options = self._options
         with contextlib.ExitStack() as undo:
             servers = listen(options.host, self.port, options.limits.backlog)
@@ -87,7 +87,7 @@ class HttpHealthServer(HealthCheckServer):
         self._stopping.close()
 
     def drop(self) -> None:
-        """Close all sockets in a forked child, which must not keep the port or a connection open."""
+        """Close all sockets. Called in a forked child, which must not keep the port or a connection open."""
         while self._sockets:
             self._sockets.pop().close()
 
@@ -125,7 +125,7 @@ class HttpHealthServer(HealthCheckServer):
 
 
 def _run(loop: asyncio.AbstractEventLoop, servers: list[socket.socket], limit: ConnectionLimit) -> None:
-    """Run the event loop, in the endpoint's thread."""
+    """Run the event loop until it is stopped. Called in the endpoint's thread."""
     accepting = [loop.create_task(limit.accept(server)) for server in servers]
     try:
         loop.run_forever()
@@ -135,7 +135,7 @@ def _run(loop: asyncio.AbstractEventLoop, servers: list[socket.socket], limit: C
 
 
 def listen(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Listen on all local addresses of `host`, with the same port (0: any free port).
+    """Listen on all local addresses of `host`, with the same port for all (0: any free port).
 
     Raises:
         OSError: the port is not available; all sockets have been closed.
@@ -175,8 +175,8 @@ def _address(server: socket.socket) -> Address:
 
 
 def _names(options: Options, loopback_only: bool) -> list[str]:
-    """Return the names to which a request may be addressed. This machine's host name may come from an untrusted
-    network, so it is allowed only if the endpoint can be reached from a network."""
+    """Return the names to which a request may be addressed. This machine's host name is allowed only if the endpoint
+    can be reached from a network, because the name itself may come from an untrusted network."""
     own = [] if loopback_only else [socket.gethostname()]
     return ["localhost", "*.localhost", *(name.lower() for name in (options.host, *own)), *options.allowed_hosts]
 

@@ -1,4 +1,4 @@
-"""TLS for one connection, without I/O, so that the limits in `connections.py` also apply to TLS."""
+"""TLS for one connection. This module does no I/O, so that the limits in `connections.py` also apply to TLS."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ _HANDSHAKE = 22  # the first byte of every TLS connection; no HTTP request begin
 
 
 def server_context(cert_file: str, key_file: str | None) -> ssl.SSLContext:
-    """Return the TLS context for connections. Raises ValueError if the files are not a certificate and its key."""
+    """Return the TLS context for connections. Raises ValueError if the files do not contain a certificate and its
+    key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -37,7 +38,7 @@ class Channel:
         self._tls = context.wrap_bio(self._received, self._to_send, server_side=True)
 
     def opened(self, data: bytes) -> bytes:
-        """Decrypt all complete records among the received data. Raises ssl.SSLError if the data is not valid TLS."""
+        """Decrypt all complete records in the received data. Raises ssl.SSLError if the data is not valid TLS."""
         self._received.write(data)
         decrypted = bytearray()
         with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
@@ -46,7 +47,7 @@ class Channel:
         return bytes(decrypted)
 
     def sealed(self, data: bytes) -> bytes:
-        """Encrypt the connection's last data, followed by TLS's close notification."""
+        """Encrypt the last data of the connection, and append TLS's close notification."""
         rest = memoryview(data)
         while rest:
             rest = rest[self._tls.write(rest) :]

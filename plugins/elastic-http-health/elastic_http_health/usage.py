@@ -1,4 +1,4 @@
-"""CPU time and memory of the workers and their descendants, measured with psutil on request, at a limited rate."""
+"""CPU time and memory of the workers and their descendants. psutil measures them on request, at a limited rate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHARE = 50  # after a measurement, pause for this multiple of its duration, so 
 
 
 class Usage(NamedTuple):
-    """The usage of a worker together with its descendants. Shared memory is counted once per process.
+    """The CPU time and memory of a worker and its descendants. Shared memory is counted once per process.
 
     Args:
         cpu_seconds: CPU time since the processes started, including descendants that have exited and were waited for.
@@ -29,7 +29,7 @@ class Usage(NamedTuple):
 
 
 class UsageLog:
-    """The latest measurement. Not thread-safe."""
+    """Caches the latest measurement of the workers' usage. Not thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -38,9 +38,9 @@ class UsageLog:
         self._next = clock.now()
 
     def of(self, pids: Iterable[int]) -> Mapping[int, Usage]:
-        """Return the usage of these processes, each together with its descendants, except for processes that have
-        exited. The result is at most a second old, unless a measurement takes a long time. A process id that was not
-        passed to the last call triggers a measurement."""
+        """Return the usage of these processes, including their descendants, without processes that have exited. The
+        result is at most a second old, unless a measurement takes a long time. A process id that the last call did not
+        contain triggers a new measurement."""
         now = self._clock.now()
         wanted = frozenset(pids)
         if now >= self._next or not wanted <= self._asked:
@@ -51,7 +51,8 @@ class UsageLog:
 
 
 def look(roots: frozenset[int]) -> Mapping[int, Usage]:
-    """Measure the usage of these processes, which descend from this one, together with their descendants."""
+    """Measure the usage of these processes, including their descendants. The processes must be descendants of this
+    one."""
     import psutil
 
     root_of: dict[int, int] = {}

@@ -1,1 +1,1 @@
-"""Notice sources for elastic-core: clouds, Slurm, files and URLs that announce that a node must leave its job."""
+"""Notice sources for elastic-core: clouds, Slurm, files and URLs that announce when a node must leave its job."""

@@ -1,4 +1,5 @@
-"""The sources `aws` and `aws-rebalance`: notices for EC2 spot instances, from instance metadata (IMDSv2)."""
+"""The `aws` and `aws-rebalance` sources, which read notices for EC2 spot instances from the instance metadata
+(IMDSv2)."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def decode_action(answer: Answer, now: float) -> Notice | None:
 
 
 def decode_rebalance(answer: Answer) -> Notice | None:
-    """Decode `{"noticeTime": "2026-11-28T08:22:00Z"}`, which does not contain the time of an interruption."""
+    """Decode `{"noticeTime": "2026-11-28T08:22:00Z"}`. The response does not contain the time of an interruption."""
     if answer.status == 404:
         return None
     parse_time(parse_object(answer.expected_text()).get("noticeTime"))
@@ -57,14 +58,14 @@ def decode_rebalance(answer: Answer) -> Notice | None:
 
 
 class MetadataService:
-    """A client that holds a session token of IMDSv2."""
+    """A client of the instance metadata service. It keeps an IMDSv2 session token."""
 
     def __init__(self, web: Web, clock: Clock) -> None:
         self._web, self._clock = web, clock
         self._token: tuple[str, Instant] | None = None  # with the time at which it must be renewed
 
     def get(self, path: str) -> Answer:
-        """Return the response, with a new token if the current one has expired or was refused."""
+        """Return the response for this path. If the token has expired or is refused, a new token is used."""
         if self._token is None or self._clock.now() >= self._token[1]:
             self._token = self._new_token()
         answer = self._get(path, self._token[0])

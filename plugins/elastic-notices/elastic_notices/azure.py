@@ -1,4 +1,5 @@
-"""The source `azure`: scheduled events of this VM, from the instance metadata service. It never approves an event."""
+"""The `azure` source, which reads this VM's scheduled events from the instance metadata service. It never approves an
+event."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _LEAVE = ("Preempt", "Terminate", "Reboot", "Redeploy")  # not Freeze, which pau
 
 
 def watch_vm(context: Context, pause: Pause) -> Notices:
-    """Yield a notice of the first scheduled event that stops this VM."""
+    """Yield a notice when an event that stops this VM is scheduled."""
     web = Web(context.options["notice_endpoint"] or "http://169.254.169.254", "--notice-endpoint")
     clock = SystemClock()
     name = ""
@@ -35,14 +36,14 @@ def watch_vm(context: Context, pause: Pause) -> Notices:
 
 
 def decode_name(answer: Answer) -> str:
-    """Decode the name of this VM."""
+    """Return this VM's name from the response. Raises ValueError if the name is empty."""
     if not (name := answer.expected_text().strip()):
         raise ValueError("the name of this VM is empty")
     return name
 
 
 def decode(answer: Answer, name: str, now: float) -> Notice | None:
-    """Return the notice for the first event that stops this VM. The service lists the events of all VMs of an
+    """Return the notice for the first event that stops this VM, or None. The service lists the events of all VMs in an
     availability set or scale set."""
     notices = [
         _notice(event, now)

@@ -1,4 +1,5 @@
-"""Decodes times, reasons and JSON from other programs. None of them is trusted: invalid input raises ValueError."""
+"""Decodes times, reasons and JSON from other programs. These programs are not trusted, so invalid input raises
+ValueError."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Duration
 
 MOST_BYTES = 64 * 1024
-"""Longer files and answers are refused."""
+"""The maximum size of a file or response in bytes. Longer ones are refused."""
 
 _OLDEST: Duration = 24 * 3600.0
 _LATEST: Duration = 10 * 365 * 24 * 3600.0  # Slurm lets a job without a time limit end after a year
@@ -21,11 +22,11 @@ _LONGEST_REASON = 200
 
 
 def make_notice(reason: str, at: float | None, now: float) -> Notice:
-    """Return the notice that this node must leave at `at`, in seconds since the epoch. If that time is less than a day
-    ago, the node must leave immediately, and its workers get the full grace period.
+    """Create the notice that this node must leave at the time `at`, in seconds since the epoch. If that time has
+    passed, or is None, the node must leave immediately, and its workers get the full grace period.
 
     Raises:
-        ValueError: the time is longer ago, or more than ten years ahead.
+        ValueError: the time is more than a day ago, or more than ten years ahead.
     """
     if at is None:
         return Notice(reason)
@@ -35,8 +36,8 @@ def make_notice(reason: str, at: float | None, now: float) -> Notice:
 
 
 def parse_time(value: object) -> float:
-    """Return the seconds since the epoch. `value` is either such a number or an ISO 8601 time, which is in UTC unless
-    it has an offset. Raises ValueError for anything else."""
+    """Convert a number of seconds since the epoch, or an ISO 8601 time, to seconds since the epoch. An ISO 8601 time
+    without an offset is in UTC. Raises ValueError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"expected a time, found {type(value).__name__}")
     try:
@@ -63,12 +64,12 @@ def to_seconds(time: datetime) -> float:
 
 
 def clean_reason(text: str, default: str) -> str:
-    """Return the text on one line and with limited length, or the default if nothing is left."""
+    """Return the text on one line and with limited length, or `default` if nothing is left."""
     return in_one_line(" ".join(text.split()))[:_LONGEST_REASON].rstrip(". ") or default
 
 
 def parse_object(text: str) -> dict[str, object]:
-    """Return a JSON object. Raises ValueError for any other text."""
+    """Parse a JSON object. Raises ValueError for any other text."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

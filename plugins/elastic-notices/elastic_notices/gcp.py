@@ -1,4 +1,5 @@
-"""The source `gcp`, which asks the metadata server for preemption and for host maintenance that terminates the VM."""
+"""The `gcp` source, which asks the metadata server about preemption and about host maintenance that terminates the
+VM."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _TO_GPU_MAINTENANCE: Duration = 3600.0
 
 
 def watch_vm(context: Context, pause: Pause) -> Notices:
-    """Yield a notice when GCP preempts this VM, or stops it for host maintenance."""
+    """Yield a notice when GCP preempts this VM or stops it for host maintenance."""
     if given := context.options["notice_endpoint"]:
         web = Web(given, "--notice-endpoint")
     else:
@@ -39,11 +40,12 @@ def watch_vm(context: Context, pause: Pause) -> Notices:
 
 
 def decode(preempted: str, event: str, since: float | None, has_gpu: bool) -> Notice | None:
-    """Decode the values of `preempted` and `maintenance-event`, which last changed at `since`.
+    """Return the notice for these values of `preempted` and `maintenance-event`, or None. The values last changed at
+    `since`.
 
-    The server does not report when it will stop the VM. The documentation promises 30 s after a preemption begins, and
-    60 s of notice before maintenance, or an hour for a VM with GPUs. If the time of the change is unknown (None), the
-    node must leave immediately.
+    The server does not report when it will stop the VM. The documentation promises 30 s after a preemption begins.
+    Before maintenance, it promises 60 s of notice, or an hour for a VM with GPUs. If the time of the change is unknown
+    (None), the node must leave immediately.
     """
     if preempted not in ("TRUE", "FALSE") or event not in _EVENTS:
         raise ValueError("the metadata server returned an undocumented value")
@@ -57,7 +59,7 @@ def decode(preempted: str, event: str, since: float | None, has_gpu: bool) -> No
 
 class Vm:
     """Reads this VM's values from the metadata server, and remembers when they changed. The server answers a long poll
-    when `preempted` changes, or after `held` seconds."""
+    when `preempted` changes, or after about `held` seconds."""
 
     def __init__(self, web: Web, clock: Clock, has_gpu: bool, held: Duration) -> None:
         self._web, self._clock, self._has_gpu = web, clock, has_gpu

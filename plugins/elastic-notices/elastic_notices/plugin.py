@@ -1,4 +1,4 @@
-"""Registers the notice sources. The module of a source is imported only if the user has selected the source."""
+"""Registers the notice sources. A source's module is imported only if the user has selected the source."""
 
 from __future__ import annotations
 

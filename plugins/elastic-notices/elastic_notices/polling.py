@@ -1,4 +1,4 @@
-"""The loop that all sources share."""
+"""The polling loop that all sources share."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _LONGEST_REASON = 300
 
 
 def interval(context: Context, recommended: Duration) -> Duration:
-    """Return the time between polls: the time that the user has set, or else the recommended time."""
+    """Return the time between polls: the user's setting or, if there is none, the recommended time."""
     given: Duration | None = context.options["notice_interval"]
     return recommended if given is None else given
 
 
 def poll(source: str, ask: Callable[[], Notice | None], context: Context, pause: Pause, every: Duration) -> Notices:
-    """Call `ask` periodically until the agent ends, and yield its notice whenever the notice changes.
+    """Call `ask` periodically until the agent ends, and yield its result whenever the result changes.
 
-    If `ask` raises OSError or ValueError, it is unknown whether the notice still applies, so it remains in force. Only
-    the first of several failures in a row is logged.
+    If `ask` raises OSError or ValueError, the last notice remains in force, because it may still apply. If several
+    calls in a row fail, only the first failure is logged.
     """
     known: Notice | None = None
     failing = False

@@ -1,4 +1,4 @@
-"""The source `slurm` reports the end of the job's time limit. The source `slurm-node` reports that the node is
+"""The `slurm` source reports when the job reaches its time limit. The `slurm-node` source reports when the node is
 drained."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FLAGS = "*~#!%$@^-"  # sinfo appends one of them to a state
 
 
 def watch_job(context: Context, pause: Pause) -> Notices:
-    """Yield a notice of the job's end, whose time administrators may change."""
+    """Yield a notice of the time at which the job ends. Administrators may change that time."""
     job = _variable("slurm", "SLURM_JOB_ID")
     end = os.environ.get("SLURM_JOB_END_TIME")
     if end is None:
@@ -56,7 +56,8 @@ def watch_node(context: Context, pause: Pause) -> Notices:
 
 
 def decode_end(output: str, job: str, now: float) -> Notice | None:
-    """Decode lines that contain a job's id and the time at which the job ends (seconds since the epoch, or `N/A`)."""
+    """Return the notice for this job's end, or None if the job has no end. Each line contains a job's id and its end
+    (seconds since the epoch, or `N/A`)."""
     for line in output.splitlines():
         listed, _, end = line.strip().partition(" ")
         if listed != job:
@@ -70,7 +71,7 @@ def decode_end(output: str, job: str, now: float) -> Notice | None:
 
 
 def decode_state(output: str) -> Notice | None:
-    """Decode this node's state. There is one line for each of the node's partitions."""
+    """Return the notice for this node's state, or None. The output has one line for each of the node's partitions."""
     states = {line.strip().rstrip(_FLAGS).lower() for line in output.splitlines()}
     if not states:
         raise ValueError("sinfo does not list this node")
@@ -79,7 +80,7 @@ def decode_state(output: str) -> Notice | None:
 
 
 def _run(command: list[str]) -> str:
-    """Return the output of a command of Slurm. Raises OSError if it fails."""
+    """Return the output of a Slurm command. Raises OSError if the command fails."""
     environ = {**os.environ, "SLURM_TIME_FORMAT": "%s"}  # by default, times are local and have no offset
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The source `http`: a URL of the user's own service."""
+"""The `http` source, which polls a URL of the user's own service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def watch_url(context: Context, pause: Pause) -> Notices:
 
 
 def decode(answer: Answer, now: float) -> Notice | None:
-    """Decode `{"at": TIME or null, "reason": TEXT}`, both optional. Status 204 or 404 means that there is no notice."""
+    """Decode `{"at": TIME or null, "reason": TEXT}`. Both fields are optional. Status 204 or 404 means that there is no
+    notice."""
     if answer.status in (204, 404):
         return None
     found = parse_object(answer.expected_text())

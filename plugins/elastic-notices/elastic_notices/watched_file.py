@@ -1,4 +1,4 @@
-"""The source `file`: the node must leave while a file exists."""
+"""The `file` source. The node must leave while a file exists."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SETTLES: Duration = 1.0
 
 
 class Content(NamedTuple):
-    """A file's text, and when it was last written to, in seconds since the epoch."""
+    """A file's text, and the time of the last write to the file, in seconds since the epoch."""
 
     text: str
     written: float
 
 
 def watch_file(context: Context, pause: Pause) -> Notices:
-    """Yield the notice in the file `--notice-file` while it exists."""
+    """Yield the notice in the file `--notice-file` while the file exists."""
     path = context.options["notice_file"]
     if not path:
         raise ConfigurationError(Problem("--notices", "the source 'file' requires --notice-file=FILE"))
@@ -39,7 +39,8 @@ def watch_file(context: Context, pause: Pause) -> Notices:
 
 
 def decode(text: str, now: float) -> Notice:
-    """Decode a file's text. The first line may contain a time, and the rest is the reason."""
+    """Decode a file's text. The first line may be a time, and the rest is the reason. Without a time, the node must
+    leave immediately."""
     first, _, rest = text.partition("\n")
     default = "the notice file exists"
     try:
@@ -50,7 +51,7 @@ def decode(text: str, now: float) -> Notice:
 
 def read_settled(path: str, pause: Pause, clock: Clock) -> Content | None:
     """Return the file's content, or None if there is no file. If the file was written to less than a second ago, wait
-    and read it again, because a new file that is still empty would mean that the node must leave now."""
+    and read it again. The file may still be empty, which would mean that the node must leave immediately."""
     found = read(path)
     if found is not None and 0 <= clock.timestamp() - found.written < _SETTLES:
         pause(_SETTLES)
@@ -59,7 +60,8 @@ def read_settled(path: str, pause: Pause, clock: Clock) -> Content | None:
 
 
 def read(path: str) -> Content | None:
-    """Return the content of the file, or None if there is no file. Raises OSError, or ValueError if it is not text."""
+    """Return the file's content, or None if there is no file. Raises OSError if the file cannot be read or is too long,
+    and ValueError if it is not text."""
     try:
         # O_NONBLOCK, because opening a pipe would wait for a writer
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

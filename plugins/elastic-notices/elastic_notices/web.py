@@ -1,4 +1,4 @@
-"""HTTP requests to one service, bounded in time and size."""
+"""HTTP requests to one service, with limits on time and size."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Duration
 
 LIMIT: Duration = 2.0
-"""Seconds until a request fails."""
+"""Seconds after which a request fails."""
 
 
 class Answer(NamedTuple):
-    """A response. The names of `headers` may be in any case."""
+    """A response. Names in `headers` may be in any case."""
 
     status: int
     text: str = ""
     headers: Mapping[str, str] = {}
 
     def expected_text(self) -> str:
-        """Return the text. Raises ValueError if the status is not 200, because the service documents no other."""
+        """Return the text of a response with status 200. Raises ValueError for any other status, because the service
+        documents no other."""
         if self.status != 200:
             raise ValueError(f"the service returned the HTTP status {self.status}")
         return self.text
 
 
 class Web:
-    """A client of the service at `base`, for one thread. It follows no redirects and uses no proxies.
+    """A client for the service at `base`. The client follows no redirects and uses no proxies. Not thread-safe.
 
     Raises:
         ConfigurationError: `base` is not an HTTP URL. The error names `origin`.
@@ -55,11 +56,11 @@ class Web:
     def ask(
         self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET", held: Duration = 0.0
     ) -> Answer:
-        """Return the response for a path below `base`, or for `base` itself if the path is empty. The service may hold
-        a long poll for `held` seconds.
+        """Request a path below `base`, or `base` itself if the path is empty, and return the response. The service may
+        hold a long poll for `held` seconds.
 
-        A socket's timeout restarts with every byte, and nothing limits a name lookup. Each request therefore runs in
-        its own thread. A request does not begin before the previous one has ended.
+        Each request runs in its own thread, because a socket's timeout restarts with every byte and a name lookup has
+        no time limit. A request does not begin before the previous one has ended.
 
         Raises:
             OSError: there was no response in time, or it was too long.

@@ -1,4 +1,4 @@
-"""The plugin, which is an object whose hooks export each recovery as OpenTelemetry spans."""
+"""The plugin. Its hooks export each recovery as OpenTelemetry spans."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 
 class _OfAgent(threading.local):
-    """One agent's state. Each agent calls hooks in its own thread. `asked` is whether the agent has looked for an
-    exporter."""
+    """One agent's state. It is local to a thread, because each agent calls hooks in its own thread. `asked` is True
+    once the agent has looked for an exporter."""
 
     asked = False
     provider: TracerProvider | None = None
 
 
 class RecoverySpans:
-    """Exports recoveries if `environ` sets an OpenTelemetry exporter or an OTLP endpoint."""
+    """Exports recoveries as spans if `environ` sets an OpenTelemetry exporter or an OTLP endpoint."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -35,8 +35,8 @@ class RecoverySpans:
 
     @hookimpl
     def elastic_round_formed(self, context: Context) -> None:
-        """Load the exporter before the first workers start. It is not loaded in another thread, because a worker that
-        is forked at the same time would inherit import locks."""
+        """Load the exporter before the first workers start. The exporter is loaded in this thread, because a worker
+        that was forked while another thread imports modules would inherit the import locks."""
         name = self._environ.get("OTEL_TRACES_EXPORTER") or ("otlp" if any(map(self._environ.get, _ENDPOINTS)) else "")
         if self._agent.asked or name in ("", "none"):
             return
@@ -56,7 +56,7 @@ class RecoverySpans:
 
     @hookimpl
     def elastic_agent_finished(self) -> None:
-        """Flush the remaining spans."""
+        """Export the remaining spans."""
         provider, self._agent.asked, self._agent.provider = self._agent.provider, False, None
         if provider is not None:
             from elastic_otel.spans import shut_down

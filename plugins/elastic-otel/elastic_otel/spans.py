@@ -1,4 +1,4 @@
-"""Exports each recovery as a span, with a child span for each of its parts."""
+"""Exports each recovery as a span, with a child span for each part of the recovery."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _TO_END: Duration = 2.0  # seconds that an exporter may delay the agent's exit
 
 
 def provider_for(name: str) -> TracerProvider | None:
-    """Return a provider that uses the named exporter, or None if the exporter is not installed. Exceptions from the
-    exporter propagate."""
+    """Return a provider for the named exporter, or None if the exporter is not installed. Errors from the exporter are
+    raised."""
     installed: dict[str, Any] = {point.name: point for point in entry_points(group="opentelemetry_traces_exporter")}
     found = next((installed[it] for it in (name, f"{name}_proto_http", f"{name}_proto_grpc") if it in installed), None)
     if found is None:
@@ -36,13 +36,13 @@ def provider_for(name: str) -> TracerProvider | None:
 
 
 def shut_down(provider: TracerProvider) -> None:
-    """Flush the remaining spans and stop the exporter, within 2 s."""
+    """Export the remaining spans and stop the exporter, within 2 s."""
     with contextlib.suppress(CallTimeout):
         BackgroundCall(provider.shutdown).result(_TO_END)
 
 
 def make_spans(tracer: Tracer, fact: Recovered) -> None:
-    """Create the spans of one recovery, in a new trace."""
+    """Create the spans of one recovery in a new trace."""
     from opentelemetry.context import Context
     from opentelemetry.trace import set_span_in_context
 
