@@ -1,1 +1,1 @@
-"""Warm start, in which workers are forked from a template process that has already imported their modules."""
+"""Warm start: workers are forked from a template process that has already imported their modules."""

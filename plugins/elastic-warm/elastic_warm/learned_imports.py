@@ -1,4 +1,4 @@
-"""Tracks which modules a job's workers import, and which of these the template must not import. This module does no
+"""Tracks which modules a job's workers import, and which of them the template must not import. This module does no
 I/O."""
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class LearnedImports:
     """The imports learned so far from workers' reports and from the template.
 
     Args:
-        modules: the modules that all workers of the node import, mapped to their files (an empty string for no file).
+        modules: the modules that all workers of the node import, mapped to their files (an empty string if there is no
+            file).
         left: the modules that the template must not import, mapped to the reasons.
         seconds: how long the template took to import all other modules, or 0 if unknown.
     """
@@ -35,9 +36,12 @@ class LearnedImports:
     _places: dict[str, int] = field(default_factory=dict)
 
     def hear(self, line: str, workers: int) -> bool:
-        """Process a line of a worker's report. The line consists of a local rank, a position in the order of imports
-        (0 if the import has failed), a module, and the module's file, separated by tabs. `workers` is the number of
-        running workers. Returns whether there is a new module to import. Invalid lines are ignored."""
+        """Process a line of a worker's report, and return whether there is a new module to import. Invalid lines are
+        ignored.
+
+        A line consists of a local rank, a position in the order of imports (0 if the import has failed), a module, and
+        the module's file, separated by tabs. `workers` is the number of running workers.
+        """
         match = _LINE.fullmatch(line)
         if match is None:
             return False
@@ -55,20 +59,22 @@ class LearnedImports:
         return True
 
     def in_order(self) -> list[tuple[str, str]]:
-        """Return the modules with their files, in the order in which their imports began; earlier runs come first."""
+        """Return the modules with their files, in the order in which their imports began. Modules from earlier runs
+        come first."""
         return sorted(self.modules.items(), key=lambda item: self._places.get(item[0], -1))
 
     def leave(self, name: str, why: str) -> None:
-        """Leave this module to the workers from now on."""
+        """Leave this module to the workers from now on. The first reason is kept."""
         self.left.setdefault(name, why)
 
     @property
     def causes(self) -> dict[str, str]:
-        """The modules that the workers import themselves, except those that only import another such module."""
+        """The modules that are left to the workers, with the reasons. Modules that are left only because they import
+        another such module are omitted."""
         return {name: why for name, why in self.left.items() if not why.startswith(_INDIRECT)}
 
     def as_json(self, environment: Mapping[str, str], without: Iterable[str], varying: Iterable[str]) -> str:
-        """Return the content of a cache file, with the environment for the next template (see `CachedImports`)."""
+        """Return the content of a cache file, including the environment for the next template (see `CachedImports`)."""
         content = {"format": _FORMAT, "modules": dict(self.in_order()), "left": self.left, "seconds": self.seconds}
         content |= {"environment": dict(environment), "without": sorted(without), "varying": sorted(varying)}
         return json.dumps(content, indent=1)
@@ -76,8 +82,8 @@ class LearnedImports:
 
 @dataclass(frozen=True)
 class CachedImports:
-    """The content of a cache file. The template's environment is the agent's environment, updated with `environment`
-    and without the variables in `without`. `varying` lists the names of the variables that differ between workers."""
+    """The content of a cache file. The template's environment is the agent's environment, updated with `environment`,
+    without the variables in `without`. `varying` lists the names of variables that differ between workers."""
 
     learned: LearnedImports
     environment: dict[str, str]
@@ -106,6 +112,6 @@ def _texts(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def cache_name(python: Sequence[str], version: str, program: str) -> str:
-    """Return the cache file's name for this Python and this program, which is a path, module or function."""
+    """Return the name of the cache file for this Python and this program. A program is a path, module or function."""
     key = hashlib.sha256("\0".join((*python, version, program)).encode("utf-8", "surrogateescape")).hexdigest()
     return f"warm-{key[:24]}.json"

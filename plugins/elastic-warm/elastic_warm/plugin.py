@@ -1,4 +1,4 @@
-"""Registers the worker starter `warm`."""
+"""Registers the `warm` worker starter."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
 """The program that runs in the template process, and in a worker until the user's code starts.
 
-The template imports modules on request and forks workers. It imports modules in its main thread, because some modules
-require this. Imports run at idle priority if the kernel lets the template raise its priority again afterwards. The
-template is single-threaded when it forks. To make a worker a child of the agent, an intermediate process forks the
-worker and exits, and the agent adopts the worker (`template.adopting`).
+The template imports modules on request and forks workers. It imports them in its main thread, because some modules
+require this. Imports run at idle priority, but only if the kernel lets the template raise its priority again
+afterwards. The template is single-threaded when it forks.
 
-This file uses only the standard library. The agent starts the program with `command_line`. It sends messages to the
-template, each of which consists of a verb and descriptors. The first descriptor refers to a JSON document
+A worker must be a child of the agent. An intermediate process therefore forks the worker and exits, and the agent
+adopts the worker (`template.adopting`).
+
+This file uses only the standard library. The agent starts the program with `command_line`, and then sends messages to
+the template. Each message consists of a verb and descriptors. The first descriptor refers to a JSON document
 (`document_of`).
 """
 
@@ -60,14 +62,14 @@ _LONGEST = 400  # characters of a reason
 
 
 def command_line(python: Sequence[str], role: str, descriptors: Sequence[int], room: int) -> list[str]:
-    """Return the command that runs this file as `template` or `worker`. `room` is the size in bytes of the worker's own
-    command line, which later replaces this one in the process list."""
+    """Return the command that runs this file as `template` or `worker`. `room` is the number of bytes to reserve for
+    the worker's own command line, which later replaces this one in the process list."""
     line = [*python, "-c", _START, role, *map(str, descriptors)]
     return [*line, " " * max(1, room - sum(len(os.fsencode(word)) + 1 for word in line))]
 
 
 def document_of(content: Mapping[str, object]) -> int:
-    """Create an in-memory file that contains the document as JSON, and return its descriptor."""
+    """Write the content as JSON to an in-memory file, and return the file's descriptor."""
     fd = os.memfd_create("elastic-order")
     with open(fd, "w", encoding="ascii", closefd=False) as file:
         json.dump(content, file)  # undecodable bytes in names are escaped, and restored when the document is read
@@ -81,8 +83,8 @@ def _read(fd: int) -> Any:
 
 
 def main(first: frozenset[str]) -> None:
-    """Run the program, and exit in the same way as the user's code. `first` contains the names of the modules that were
-    loaded when the interpreter started."""
+    """Run the program, and exit in the same way as the user's code. `first` contains the names of the modules that the
+    interpreter had loaded when it started."""
     role, *descriptors = sys.argv[1:-1]
     for name in [name for name in sys.modules if name.partition(".")[0] == "elastic_warm"]:
         del sys.modules[name]  # a program that imports it gets a fresh copy
@@ -98,8 +100,13 @@ def main(first: frozenset[str]) -> None:
 
 
 class _Interpreter:
-    """Global state of the process. `main` is the original `__main__` module, to which the interpreter still refers.
-    `ours` names the modules that this program has imported for itself. `listener` receives audit events in workers."""
+    """Global state of the process.
+
+    Attributes:
+        main: the original `__main__` module, to which the interpreter still refers.
+        ours: the names of the modules that this program has imported for itself.
+        listener: receives audit events in workers.
+    """
 
     main: types.ModuleType
     ours: frozenset[str] = frozenset()
@@ -128,7 +135,7 @@ class Template:
         self._ready = False
 
     def serve(self) -> Worker | None:
-        """Serve orders until the agent has exited. Returns a Worker in a forked worker, and None in the template."""
+        """Execute orders until the agent has exited. Returns a Worker in a forked worker, and None in the template."""
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         while True:
             message, fds, _, _ = socket.recv_fds(self._control, 64, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
@@ -218,7 +225,7 @@ class Template:
 
 
 def _may_leave_idle(policy: int, parameters: os.sched_param) -> bool:
-    """Return whether the kernel lets this process restore its priority. If not, it must not be lowered."""
+    """Return whether the kernel lets this process restore its priority. If not, the priority must not be lowered."""
     child = os.fork()
     if not child:
         with contextlib.suppress(OSError):
@@ -239,7 +246,7 @@ def _wait_for_exit(parent: int) -> None:
 
 
 def _new_main(script: str) -> types.ModuleType:
-    """Create a main module as Python does, because modules may access it when they are imported."""
+    """Create a main module in the same way as Python. Modules may access the main module when they are imported."""
     module = types.ModuleType("__main__")
     first = vars(_interpreter.main)
     vars(module).update({name: value for name, value in first.items() if name.startswith("__")})
@@ -255,7 +262,7 @@ class Worker:
     """Turns this process into a worker. Only workers from a template use the last four arguments.
 
     Args:
-        order: descriptor of the document that specifies what to run.
+        order: the descriptor of the document that specifies what to run.
         fds: the descriptors named in the order.
         environment, without: variables that imports in the template have set, and variables that they have removed.
         collects: whether automatic garbage collection is enabled.
@@ -279,7 +286,7 @@ class Worker:
         self._between = between
 
     def run(self) -> int:
-        """Run the user's code. Returns the exit code, unless the code ends the process itself."""
+        """Run the user's code, and return the exit code. The code may also end the process itself."""
         if self._environment is not None:
             self._present(partial(self._become, self._environment))
         if "function" not in self._fds:
@@ -301,7 +308,8 @@ class Worker:
         return _run_code(self._order["code"]) if arguments[0] == "-c" else _run_script(arguments[0])
 
     def _present(self, become: Callable[[], None]) -> None:
-        """Become a worker, notify the agent, and wait for its answer. On failure, exit; the agent starts another."""
+        """Become a worker, notify the agent, and wait for its answer. On failure, exit, and the agent starts another
+        worker."""
         with socket.socket(fileno=os.dup(self._fds["talk"])) as talk:
             try:
                 become()
@@ -343,8 +351,8 @@ class Worker:
 
 
 def _reseed() -> None:
-    """Reseed the random generators that need it. Python reseeds `random` itself, and torch's device generators start
-    from the same seed in every process anyway."""
+    """Reseed random generators. Python reseeds `random` itself. torch's device generators start from the same seed in
+    every process anyway."""
     if generator := getattr(sys.modules.get("torch"), "default_generator", None):
         generator.seed()
     for name, renew in RENEWALS.items():
@@ -353,9 +361,11 @@ def _reseed() -> None:
 
 
 class _Report:
-    """Reports imported modules over a pipe, with their file and their position in the order of imports. Position 0
-    means that the import has failed. If the pipe is full, the report is sent later. Because some ways to import a
-    module raise no audit event, every event triggers a check for new modules."""
+    """Reports imported modules over a pipe. Each report contains the module, its file, and its position in the order of
+    imports. Position 0 means that the import has failed. If the pipe is full, the report is sent later.
+
+    Some ways to import a module raise no audit event, so every event triggers a check for new modules.
+    """
 
     def __init__(self, fd: int, local_rank: int) -> None:
         self._fd = fd
@@ -385,7 +395,7 @@ class _Report:
                 self._lock.release()
 
     def stop(self) -> None:
-        """Stop reporting. This is also called in forked children of the worker."""
+        """Stop reporting. Also called in forked children of the worker."""
         if _interpreter.listener is self:
             _interpreter.listener = None
             if _identity(self._fd) == self._pipe:  # otherwise, user code has closed the pipe, and its number was reused
@@ -444,7 +454,8 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def _spec(name: str) -> Any:
-    """Return the spec without running the module's code, or None if the module was removed or has another name."""
+    """Return a module's spec without running the module's code. Returns None if the module was removed or has another
+    name."""
     try:
         spec = object.__getattribute__(sys.modules[name], "__dict__").get("__spec__")
         return spec if spec.name == name else None
@@ -453,8 +464,8 @@ def _spec(name: str) -> Any:
 
 
 def _show(command: Sequence[str]) -> None:
-    """Replace this process's command line in the process list with the user's. If the last byte of the memory area is
-    not zero, the kernel shows the text up to the first zero byte."""
+    """Replace this process's command line in the process list with the user's command. The last byte of the memory area
+    is set to a nonzero value, so that the kernel shows the text up to the first zero byte."""
     with open("/proc/self/stat", "rb") as file:
         stat = file.read()
     start, end = map(int, stat[stat.rindex(b")") + 2 :].split()[45:47])
@@ -516,8 +527,8 @@ def _put_first(folder: str) -> None:
 
 
 def _make_way(folder: str) -> None:
-    """Remove modules that this program has imported if the folder has others with the same names, so that the user's
-    code imports those."""
+    """Remove modules that this program has imported if the folder contains modules with the same names. The user's code
+    then imports the modules in the folder."""
     find = importlib.machinery.PathFinder.find_spec
     for name in _interpreter.ours - {"__main__"}:
         if "." not in name and (spec := find(name, [folder])) and spec.loader is not None:

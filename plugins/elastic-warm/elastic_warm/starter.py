@@ -1,4 +1,5 @@
-"""The starter `warm`, which forks workers from a template process that has imported the modules of earlier workers."""
+"""The `warm` starter, which forks workers from a template process. The template has imported the modules that earlier
+workers imported."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ _ALONE = re.compile(r"-(?:[bBdEIOPqRsSuv]+|[XW].+)")
 
 
 def warm_starter(work: Work, options: Mapping[str, Any]) -> Starter:
-    """Return the starter for this work. If a warm start is not possible, log the reason and return a cold starter."""
+    """Return the starter for this work. If a warm start is not possible, log the reason and return a starter that
+    starts workers cold."""
     from elastic_core.plugin import FunctionStarter
 
     why = can_be_warm()
@@ -41,8 +43,8 @@ def warm_starter(work: Work, options: Mapping[str, Any]) -> Starter:
 
 
 def cached_imports(work: Work, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cached imports for this work: the cache `file`, the number of `modules`, and `left`, which contains
-    the reason for each module that is left to the workers. The result is empty if there is no cache."""
+    """Describe the cached imports for this work. `file` is the cache file, `modules` is the number of modules, and
+    `left` maps each module that is left to the workers to the reason. The result is empty if no cache is used."""
     if not options["cache"] or (file := cache_file(work, options["cache"])) is None:
         return {}
     cached = read_cache(file)
@@ -61,7 +63,8 @@ def _file(program: _Command | _Function, folder: str) -> Path:
 
 
 class _Command:
-    """A parsed Python command line. `code` is the module after `-m` or the code after `-c`, or empty for a script."""
+    """A parsed Python command line. `code` is the module after `-m` or the code after `-c`. It is empty for a
+    script."""
 
     def __init__(self, python: tuple[str, ...], code: str, arguments: tuple[str, ...]) -> None:
         self.python = python
@@ -72,7 +75,8 @@ class _Command:
 
     @staticmethod
     def of(command: tuple[str, ...]) -> _Command | None:
-        """Parse a command line. Returns None if it does not run Python, or if Python reads the code from elsewhere."""
+        """Parse a command line. Returns None if it does not run Python, or if Python does not read the code from a
+        script, `-m` or `-c`."""
         if not _PYTHON.fullmatch(Path(command[0]).name):
             return None
         at = 1
@@ -114,7 +118,8 @@ class _Function:
         return {"command": [*self.python, "elastic:", self.name], "arguments": self.arguments, "code": ""}
 
     def pickled(self, launch: Launch) -> tuple[int, ...]:
-        """Return the descriptors of the pickled process and the resource tracker, and those that the pickle uses."""
+        """Return the descriptors of the pickled process and the resource tracker, followed by those that the pickle
+        uses."""
         from multiprocessing import resource_tracker
 
         from elastic_core.plugin import pickled_process
@@ -128,7 +133,7 @@ class _Function:
 
 
 class WarmStarter:
-    """Starts workers from a template, or cold while no template is ready."""
+    """Starts workers from a template. While no template is ready, workers start cold."""
 
     def __init__(self, program: _Command | _Function, exclude: tuple[str, ...], cache: str, memory: int) -> None:
         self._program = program
@@ -141,7 +146,7 @@ class WarmStarter:
 
     @property
     def template_pid(self) -> int | None:
-        """The process id of the template, or None."""
+        """The process id of the template, or None if there is no template."""
         return self._keeper.pid
 
     def start(self, launch: Launch) -> Child:
@@ -213,8 +218,8 @@ class WarmStarter:
 
 
 class _WarmChild:
-    """A worker's process. The socket stays open, because a worker that runs a function uses it to check that its parent
-    is alive."""
+    """A worker's process. The socket stays open, because a worker that runs a function uses the socket to check that
+    its parent is alive."""
 
     def __init__(self, pid: int, talk: socket.socket) -> None:
         self.pid = pid

@@ -1,5 +1,5 @@
-"""The agent's side of the template. A thread learns what the workers import, and maintains a template process that has
-imported the same modules. No errors are raised in the agent. If a template fails, workers start cold."""
+"""The agent's side of the template. A thread learns which modules the workers import, and maintains a template process
+that has imported the same modules. The agent itself raises no errors: if a template fails, workers start cold."""
 
 from __future__ import annotations
 
@@ -52,9 +52,16 @@ _AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL
 
 @dataclass(frozen=True)
 class Conditions:
-    """The properties that all templates of a job share. `python` is the interpreter with its options, and `arguments`
-    is the workers' `sys.argv`. For `room`, see `command_line`. `exclude` lists the modules and packages to leave to the
-    workers. `cache` is the cache file. `memory` is the number of bytes that a template may allocate."""
+    """The properties that all templates of a job share.
+
+    Args:
+        python: the interpreter with its options.
+        arguments: the workers' `sys.argv`.
+        room: see `command_line`.
+        exclude: the modules and packages to leave to the workers.
+        cache: the cache file.
+        memory: the number of bytes that a template may allocate.
+    """
 
     python: tuple[str, ...]
     arguments: tuple[str, ...]
@@ -65,9 +72,15 @@ class Conditions:
 
 
 class _Template:
-    """One template process. It has been importing `importing` since the time `since`. `took` is the total duration of
-    all orders in seconds. `installed` maps each folder with installed packages to the time of its last change.
-    `announced` is whether the log has reported the template as ready."""
+    """One template process.
+
+    Attributes:
+        importing: the module that the template is importing.
+        since: when the template began its current import; None if it is idle.
+        took: the total duration of all orders in seconds.
+        installed: each folder with installed packages, mapped to the time of its last change.
+        announced: whether the log has reported the template as ready.
+    """
 
     def __init__(self, conditions: Conditions, environment: Mapping[str, str], varying: frozenset[str]) -> None:
         self.environment = dict(environment)
@@ -105,7 +118,7 @@ class _Template:
 
     @property
     def deadline(self) -> Instant | None:
-        """The time at which to give up waiting for a message, or None if no message is expected."""
+        """When to give up waiting for a message, or None if no message is expected."""
         return None if self.since is None else later(self.since, _LONGEST_IMPORT)
 
     def order(self, verb: bytes, **content: object) -> None:
@@ -117,7 +130,7 @@ class _Template:
             os.close(fd)
 
     def end(self) -> str:
-        """Kill the template. Returns how it ended, in case it had already ended on its own."""
+        """Kill the template, and return how it ended. It may already have ended on its own."""
         self.process.kill()
         self.control.close()
         try:
@@ -130,7 +143,7 @@ class _Template:
 
 
 class TemplateKeeper:
-    """Maintains the template. Call `note` before each worker, then `fork` for a warm start, and finally `close`."""
+    """Maintains the template. Call `note` before each worker, `fork` for a warm start, and `close` at the end."""
 
     def __init__(self, conditions: Conditions) -> None:
         self._conditions = conditions
@@ -161,7 +174,7 @@ class TemplateKeeper:
 
     @property
     def pid(self) -> int | None:
-        """The template's process id."""
+        """The template's process id, or None if there is no template."""
         template = self._template
         return template.process.pid if template else None
 
@@ -192,7 +205,7 @@ class TemplateKeeper:
                     self._soon()
 
     def fork(self, fds: Sequence[int]) -> tuple[int, socket.socket] | None:
-        """Fork a worker. Returns its process id, and a socket whose other end is the worker's `talk`. Returns None if
+        """Fork a worker, and return its process id and a socket whose other end is the worker's `talk`. Returns None if
         the worker must be started cold. `fds` contains the descriptors for `Worker`, with -1 in place of `talk`."""
         with self._changed:
             if self._hurry:
@@ -224,8 +237,8 @@ class TemplateKeeper:
                 return None
 
     def _hold(self) -> None:
-        """If the template is still importing, suspend it until the cold workers have started. Idle priority is not
-        enough, because with autogroups, the kernel first distributes CPU time among POSIX sessions."""
+        """Suspend a template that is still importing until the cold workers have started. Idle priority is not enough,
+        because with autogroups, the kernel first distributes CPU time among POSIX sessions."""
         if self._template is not None:
             self._template.process.send_signal(signal.SIGSTOP)
             self._held_until = later(self._clock.now(), _QUIET)
@@ -319,7 +332,7 @@ class TemplateKeeper:
             self._act()
 
     def _hear(self) -> bool:
-        """Read the workers' reports. Returns whether there are new modules."""
+        """Read the workers' reports. Returns whether they contain new modules."""
         *lines, rest = (self._rest + os.read(self._names, _CHUNK)).split(b"\n")
         self._rest = rest[-_CHUNK:]
         heard = [self._learned.hear(line.decode("utf-8", "surrogateescape"), self._workers) for line in lines]
@@ -382,7 +395,7 @@ class TemplateKeeper:
         return {"reasons": "; ".join([*causes[:_MOST_REASONS], *more])} if causes else {}
 
     def _act(self) -> None:
-        """Have the template import the modules that were learned. If there is no template, start one."""
+        """Have the template import the modules that were learned. If there is no template, start one first."""
         template, now = self._template, self._clock.now()
         if self._closing or self._editions >= _MOST_EDITIONS:
             return
@@ -483,7 +496,7 @@ class TemplateKeeper:
 
 
 def _changes(folders: Iterable[str]) -> dict[str, int]:
-    """Return the time of each folder's last change; 0 if the folder does not exist or cannot be read."""
+    """Return the time of each folder's last change, or 0 for a folder that does not exist or cannot be read."""
     found = dict.fromkeys(folders, 0)
     for folder in found:
         with contextlib.suppress(OSError):
@@ -493,7 +506,7 @@ def _changes(folders: Iterable[str]) -> dict[str, int]:
 
 def read_cache(path: Path | None) -> CachedImports | None:
     """Return the content of an earlier run's cache file, or None if there is none or it cannot be trusted. A file that
-    another user can write to could name any module."""
+    another user can write to is not trusted, because it could name any module."""
     if path is None:
         return None
     try:
@@ -509,7 +522,8 @@ def read_cache(path: Path | None) -> CachedImports | None:
 
 @contextlib.contextmanager
 def adopting() -> Iterator[None]:
-    """While the context is open, adopt grandchildren whose parent exits. Raises OSError if this is not supported."""
+    """Adopt grandchildren whose parent exits while the context is open. Raises OSError if the system does not support
+    this."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.c_int()
     if libc.prctl(_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) or libc.prctl(CHILD_SUBREAPER, 1, 0, 0, 0):

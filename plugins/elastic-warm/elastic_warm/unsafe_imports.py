@@ -1,9 +1,9 @@
 """Detects modules whose import has effects that workers must not share.
 
-A module is *left* to the workers if a worker that is forked after the module's import would differ from a worker that
-imports the module itself. This is the case, for example, if the module has read a variable that differs between
-workers, has started a thread, or holds a socket or a device open. Modules that import a left module are also left,
-because they need its content.
+Some modules are *left* to the workers: the template does not import them. A module is left if a worker that is forked
+after the import would differ from a worker that imports the module itself. For example, the module may have read a
+variable that differs between workers, started a thread, or kept a socket or device open. Modules that import a left
+module are also left, because they need its content.
 
 This file uses only the standard library, because it runs in the template (see `program`).
 """
@@ -34,8 +34,8 @@ _RANDOM = {
     "tempfile": ("_get_candidate_names",),
     "uuid": ("_generate_time_safe",),
 }
-"""Functions whose results differ between processes, by module. numpy's generators, `secrets` and `uuid` call them.
-`Watch._watch_randomness` also handles the generators of `random`."""
+"""Functions whose results differ between processes, by module. numpy's generators, `secrets` and `uuid` call these
+functions. `Watch._watch_randomness` also handles the generators of `random`."""
 
 
 def _new_authkey(process: Any) -> None:
@@ -64,21 +64,27 @@ RENEWALS: Mapping[str, Callable[[Any], None]] = {
     "torch.distributed._composable.contract": _new_keys,
     "transformers.utils.hub": _new_session,
 }
-"""Functions that draw new random values in each worker, by the module that may draw them when it is imported."""
+"""Functions that draw new random values in each worker. The keys are the modules that may draw random values when they
+are imported."""
 _DRAWS = "draws random values"
 _MARK = b"ELASTIC_TEMPLATE"
 _HARMLESS = b"jemalloc_bg_thd\n"  # this thread frees memory; jemalloc handles forks, and starts none in a child
 
 
 class DeferredImport(BaseException):
-    """Raised when a module that is left to the workers is imported. This is not an `Exception`, so that a module for
-    which the import is optional does not conclude that the left module is missing."""
+    """Raised when a module that is left to the workers is imported. It is not an `Exception`, so that code with an
+    optional import does not conclude that the module is missing."""
 
 
 class ProcessState(NamedTuple):
-    """State, apart from modules, that an import may change. `files` contains descriptors and their targets. `handlers`
-    contains the kernel's masks of ignored and caught signals. `output` is the number of bytes written. `generators`
-    maps names of global random generators to their states."""
+    """State, apart from modules, that an import may change.
+
+    Attributes:
+        files: open descriptors and their targets.
+        handlers: the kernel's masks of ignored and caught signals.
+        output: the number of bytes written.
+        generators: the names of global random generators, mapped to their states.
+    """
 
     threads: int
     files: frozenset[tuple[str, str]]
@@ -114,7 +120,7 @@ def working_folder() -> str:
 
 
 def _threads() -> int:
-    """Return how many threads would be missing after a fork, not counting harmless ones."""
+    """Return how many threads would be missing after a fork. Harmless threads do not count."""
     count = 0
     for name in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError), open(f"/proc/self/task/{name}/comm", "rb") as file:
@@ -144,8 +150,8 @@ def _written() -> int:
 
 
 def _generators() -> Iterator[tuple[str, object]]:
-    """Yield the states of the global random generators. Workers reseed them, but a number that a module has drawn
-    during its import would be the same in all workers."""
+    """Yield the names and states of the global random generators. Workers reseed the generators, but a number that a
+    module has drawn during its import would be the same in all workers."""
     if random := _complete("random"):
         yield "random", random.getstate()
     if numpy := _complete("numpy.random"):
@@ -156,14 +162,14 @@ def _generators() -> Iterator[tuple[str, object]]:
 
 
 def _complete(name: str) -> Any:
-    """Return the module with this name if its import is complete, and None otherwise."""
+    """Return the module with this name, or None if its import has not completed."""
     module = sys.modules.get(name)
     return None if module is None or getattr(module.__spec__, "_initializing", False) else module
 
 
 def change(before: ProcessState, after: ProcessState) -> str:
-    """Describe an unwanted change that an import has made, or return an empty string. Open files are not considered
-    here, because the module may still close them."""
+    """Describe an unwanted change that an import has made, or return an empty string. Open files are not considered,
+    because the module may still close them."""
     if after.threads > before.threads:
         return "starts a thread"
     if after.handlers != before.handlers:
@@ -181,9 +187,9 @@ def change(before: ProcessState, after: ProcessState) -> str:
 
 
 class _Name(str):
-    """The name of a variable that differs between workers, or a string derived from it, for code that iterates over all
-    variables. `tell` is called if a test of the name succeeds. If no test succeeds, the code skips the variable, which
-    is harmless."""
+    """The name of a variable that differs between workers, or a string derived from that name. Such names are given to
+    code that iterates over all variables. `tell` is called if a test of the name succeeds. If no test succeeds, the
+    code skips the variable, which is harmless."""
 
     tell: Callable[[], None]
 
@@ -227,8 +233,8 @@ for _method in (*_TEXTS, *_MADE, "__getitem__", *_ASKED, "__eq__", "__contains__
 
 
 class _WatchedVariables(dict[bytes, bytes]):
-    """The dictionary behind `os.environ` and `os.environb`. It reports which names are read. Iteration includes the
-    `varying` names, whose values appear to be empty."""
+    """The dictionary behind `os.environ` and `os.environb`, which reports each name that is read. Iteration also yields
+    the `varying` names, whose values appear to be empty."""
 
     def __init__(self, plain: dict[bytes, bytes], read: Callable[[bytes], None], varying: Iterable[str]) -> None:
         super().__init__(plain)
@@ -255,7 +261,7 @@ class Watch:
 
     Args:
         varies: returns whether a variable differs between workers.
-        installed: returns whether a file belongs to an installation, see `installation`.
+        installed: returns whether a file belongs to an installation (see `installation`).
         tell: called once for each left module, with its name and the reason.
         varying: names of variables that differ between workers and are not set in this process.
     """
@@ -292,8 +298,8 @@ class Watch:
         self._excluded = tuple(names)
 
     def expect(self, origins: Mapping[str, str], left: Mapping[str, str]) -> None:
-        """Set the modules that the workers have imported, mapped to their files (an empty string for no file), and the
-        modules that are left to the workers, mapped to the reasons."""
+        """Set which modules the workers have imported, and which modules are left to the workers. `origins` maps the
+        former to their files (an empty string if there is no file). `left` maps the latter to the reasons."""
         self._origins.update(origins)
         self._left.update(left)
         self._leave_modules_that_missed(origins.keys() & self._missed.keys() - sys.modules.keys())
@@ -316,12 +322,12 @@ class Watch:
             self._watch_randomness(name)
 
     def end(self) -> None:
-        """Undo all changes. This is called in a worker."""
+        """Undo all changes that the watch has made. Called in a worker."""
         while self._undo:
             self._undo.pop()()
 
     def run(self, load: Callable[[], object]) -> None:
-        """Run one import. All its errors are raised, except for `DeferredImport`."""
+        """Run one import. Errors are raised, except for `DeferredImport`."""
         self._state = state_of_process()
         with contextlib.suppress(DeferredImport):
             try:
@@ -363,7 +369,7 @@ class Watch:
         return ""
 
     def _look_for_missed(self) -> None:
-        """Record the modules for which the finder has looked without success, unless another finder has found them."""
+        """Record the modules that the finder did not find. Modules that another finder has found are not recorded."""
         missed = {name: importers for name, importers in self._sought.items() if name not in sys.modules}
         self._sought.clear()
         self._missed.update(missed)
@@ -381,8 +387,8 @@ class Watch:
             self.leave(self._running[-1], f"reads {name}")
 
     def _keeps_copy(self) -> bool:
-        """Return whether a copy of all variables was made since the last call and still exists. Iterating over the
-        variables, for example to find a prefix, is harmless."""
+        """Return whether a copy of all variables has been made since the last call and still exists. Code that only
+        iterates over the variables, for example to find a prefix, is harmless."""
         if not self._all_read:
             return False
         self._all_read = False
@@ -390,7 +396,8 @@ class Watch:
         return self._holders > before
 
     def _compare(self) -> None:
-        """Attribute any change of the process's state to the innermost running module."""
+        """Attribute any change of the process's state to the module that is running. If several are running, it is the
+        innermost one."""
         before, after = self._state, state_of_process()
         if before and after.threads > before.threads:
             _try_fork()  # pools that stop their threads before a fork, such as OpenBLAS's, are harmless
@@ -404,14 +411,14 @@ class Watch:
         self._state = after
 
     def _held_open(self, name: str) -> None:
-        """Leave the module to the workers if it still has files open at the end of its import."""
+        """Leave the module to the workers if files that it has opened are still open at the end of its import."""
         for file in [file for file, module in self._opened.items() if module == name]:
             del self._opened[file]
             if self._state and file in self._state.files:
                 self.leave(name, f"holds {file[1].partition(':[')[0]} open")
 
     def leave(self, name: str, why: str) -> None:
-        """Leave this module to the workers, together with the modules that are importing it."""
+        """Leave this module to the workers, and also the modules that are importing it."""
         self.clean = False
         if name not in self._left:
             self._left[name] = why
@@ -447,7 +454,8 @@ class Watch:
         self._undo.append(lambda: setattr(finder, "find_spec", own))
 
     def _watch_randomness(self, name: str) -> None:
-        """Leave to the workers each module that draws random values from the module `name` during its import."""
+        """Watch for draws of random values from the module `name`. A module that draws such values during its import is
+        left to the workers."""
         module: Any = sys.modules.get(name)
         if module is None or name not in _RANDOM or module in self._drawn_from:
             return
@@ -490,7 +498,8 @@ class Watch:
             self.leave(self._running[-1], _DRAWS)
 
     def _renew(self, name: str) -> None:
-        """Call the module's renewal function. If another version raises an error, leave the module."""
+        """Call the module's renewal function, if it has one. If the function raises an error, leave the module to the
+        workers. The module may have another version than expected."""
         if name in RENEWALS and (module := sys.modules.get(name)):
             try:
                 RENEWALS[name](module)
@@ -526,7 +535,7 @@ class Watch:
 
 
 def _tries_folders(frame: Any) -> bool:
-    """Return whether `tempfile` is creating the random generator with which it searches for a usable folder."""
+    """Return whether `tempfile` is creating a random generator in order to search for a usable folder."""
     caller = frame.f_back.f_back.f_code
     return frame.f_globals.get("__name__") == "tempfile" and str(caller.co_name) == "_get_default_tempdir"
 
@@ -547,7 +556,8 @@ def installation_folders() -> list[str]:
 
 
 def installation() -> Callable[[str], bool]:
-    """Return a function that tests for files of this Python's installation. Others may be edited between rounds."""
+    """Return a function that tests whether a file belongs to this Python's installation. Other files may be edited
+    between rounds."""
     roots = tuple(f"{folder}{os.sep}" for folder in installation_folders())
 
     @functools.cache
