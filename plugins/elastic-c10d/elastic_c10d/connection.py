@@ -149,7 +149,7 @@ class AcceptedConnection(NamedTuple):
 
 
 def accepted(port: int) -> list[AcceptedConnection]:
-    """Return the connections to this process's server on `port`, sorted by received bytes, with the largest first."""
+    """Return this process's connections on the local `port`, sorted by received bytes, with the largest first."""
     found: list[AcceptedConnection] = []
     for handle in _open_sockets():
         with contextlib.suppress(OSError):  # not connected
