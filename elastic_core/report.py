@@ -49,7 +49,7 @@ def as_text(error: BaseException, run_id: str = "", reason: str = "", restarts: 
     """Return the report for the terminal.
 
     Args:
-        reason: why the agent ended the job, for example because no restart is left.
+        reason: why the agent ended the job, for example because no restarts are left.
         restarts: the number of restarts before each round, by round number.
     """
     failures = failures_of(error)

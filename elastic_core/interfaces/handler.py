@@ -358,7 +358,7 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
-        """Report this node's failed workers, which ends the round for all nodes. If no restart is left, or a restart
+        """Report this node's failed workers, which ends the round for all nodes. If no restarts are left, or a restart
         cannot help, the job is closed, and `next_rendezvous` raises RendezvousClosedError.
 
         The agent calls this method as soon as it notices an exit, and again with all details after the workers have

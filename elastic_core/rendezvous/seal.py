@@ -245,7 +245,7 @@ def _secrets_in(path: str) -> tuple[bytes, ...]:
             raise ValueError(f"expected 1 to {_MOST_SECRETS} secrets in {path}, one per line, found {len(found)}")
         if (shortest := min(map(len, found))) < LEAST_SECRET:
             raise ValueError(
-                f"every secret in {path} must have at least {LEAST_SECRET} bytes, but one has {shortest}; "
+                f"every secret in {path} must be at least {LEAST_SECRET} bytes long, but the shortest has {shortest}; "
                 f"create one with: (umask 077; openssl rand -base64 32 > {path})"
             )
     except ValueError as error:

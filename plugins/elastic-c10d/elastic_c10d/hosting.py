@@ -287,7 +287,7 @@ class HostElection:
             if self._is_host:
                 raise RendezvousConnectionError(
                     f"this node must host the store (is_host), but cannot listen on {self._endpoint}: "
-                    f"{error_text(error)}; ss -ltnp lists the programs that listen"
+                    f"{error_text(error)}; `ss -ltnp` shows which programs are listening"
                 ) from error
             return  # the address is in use by another process on this machine, or is not local
         allow_connections(self._max_nodes)

@@ -284,7 +284,7 @@ class StoreServer:
         except socket.gaierror as error:
             raise self._problem(f"unknown name: {error.strerror}") from error
         except OSError as error:
-            raise self._problem(f"{error_text(error)}; ss -ltnp lists the programs that listen") from error
+            raise self._problem(f"{error_text(error)}; `ss -ltnp` shows which programs are listening") from error
         raise self._problem("not an address of this machine; run elastic serve on the machine that has this address")
 
     def _problem(self, reason: str) -> ConfigurationError:

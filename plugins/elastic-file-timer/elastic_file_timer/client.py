@@ -110,7 +110,7 @@ class FileTimerClient(TimerClient):
         request = FileTimerRequest(pid, scope_id, expiration_time, signal, run_id, self._me[1], deadline)
         line = f"{request.to_json()}\n".encode()
         if len(line) > LONGEST:
-            raise ValueError(f"the request has {len(line)} bytes (maximum: {LONGEST}); use a shorter scope")
+            raise ValueError(f"the request is {len(line)} bytes long (maximum: {LONGEST}); use a shorter scope")
         return line
 
     def _send(self, line: bytes, server_until: Instant, room_until: Instant) -> None:
