@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import traceback
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import set_spawning_popen
@@ -80,10 +81,12 @@ class FunctionStarter:
         return read_function_result(launch)
 
 
-def _call(function: Callable[..., Any], args: tuple[Any, ...], local_rank: int, method: str) -> partial[Any]:
+def _call(
+    function: Callable[..., Any], args: tuple[Any, ...], local_rank: int, method: str
+) -> partial[Any] | _PickledCall:
     """Return the call that the child makes. `${local_rank}` is replaced in string arguments, as it is in commands."""
     args = tuple(substitute_local_rank((arg,), local_rank)[0] if isinstance(arg, str) else arg for arg in args)
-    return partial(function, *args) if method == "fork" else _PickledCall(function, *args)
+    return partial(function, *args) if method == "fork" else _PickledCall(function, args)
 
 
 def read_function_result(launch: Launch) -> object:
@@ -138,19 +141,23 @@ class _Shared:
         return len(self.fds) - 1
 
 
-class _PickledCall(partial[Any]):
+@dataclass(frozen=True)
+class _PickledCall:
     """A function and its arguments, which the child unpickles only when it makes the call. By then, the child has the
     worker's environment and streams. Modules that are imported during unpickling therefore see that environment, and
     errors from such imports go to those streams."""
 
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+
     def __reduce__(self) -> tuple[type[partial[Any]], tuple[Callable[[bytes], Any], bytes]]:
-        call = partial(self.func, *self.args, **self.keywords)
         with interrupts_allowed():  # multiprocessing pickles arguments, which may be large, before it starts a process
-            return partial, (_unpickle_and_call, bytes(ForkingPickler.dumps(call)))
+            return partial, (_unpickle_and_call, bytes(ForkingPickler.dumps((self.function, self.args))))
 
 
 def _unpickle_and_call(pickled: bytes) -> Any:
-    return pickle.loads(pickled)()
+    function, args = pickle.loads(pickled)
+    return function(*args)
 
 
 class _FunctionChild:

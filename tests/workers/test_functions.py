@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from functools import partial
 
 import pytest
 
@@ -26,9 +25,6 @@ if AT_IMPORT is None:
 
 def give(value):
     return value
-
-def combine(first, second, last):
-    return first, second, last
 
 def rank():
     return {"rank": os.environ["RANK"], "session": os.getsid(0) == os.getpid(), "at import": AT_IMPORT}
@@ -129,10 +125,6 @@ def test_return_values_are_keyed_by_global_rank(functions, run, method, name):
 
 def test_worker_environment_is_set_before_module_import(functions, run):
     assert run(functions.rank, method="spawn").return_values()[0]["at import"] == "0"
-
-
-def test_partial_keeps_its_arguments(functions, run, method):
-    assert run(partial(functions.combine, 1, last=3), 2, method=method).return_values() == {0: (1, 2, 3)}
 
 
 def test_none_is_a_valid_return_value(functions, run, method):
