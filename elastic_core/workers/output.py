@@ -9,7 +9,7 @@ import collections
 import contextlib
 import os
 import secrets
-import select
+import selectors
 import threading
 from typing import TYPE_CHECKING
 
@@ -49,16 +49,13 @@ class OutputPump:
         self._ending = False
         self.moved = 0
         self.busy = False
-        self._wake_reader, self._wake_writer = os.pipe()
-        try:
-            self.done, self._done_writer = os.pipe()
-        except BaseException:  # for example, no file descriptors are left
-            os.close(self._wake_reader)
-            os.close(self._wake_writer)
-            raise
-        self._poll = select.poll()
-        for fd in (self._wake_reader, *self._channels):
-            self._poll.register(fd, select.POLLIN)
+        with contextlib.ExitStack() as undo:  # file descriptors may run out at any of these steps
+            self._selector = undo.enter_context(selectors.DefaultSelector())
+            self._wake_reader, self._wake_writer = _pipe(undo)
+            self.done, self._done_writer = _pipe(undo)
+            for fd in (self._wake_reader, *self._channels):
+                self._selector.register(fd, selectors.EVENT_READ)
+            undo.pop_all()
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
 
     def start(self) -> None:
@@ -108,6 +105,7 @@ class OutputPump:
             if self._take_what_is_there(fd):
                 self._hand_over(fd)
                 self._end(fd)
+        self._selector.close()
         os.close(self._wake_reader)
         self._answer()  # after the close, so that later requests fail instead of waiting forever
         os.close(self._done_writer)
@@ -115,11 +113,11 @@ class OutputPump:
     def _turn(self) -> bool:
         """Wait once, and handle what has arrived. Returns false if the pump has to end."""
         unfinished = {fd: channel for fd, channel in self._channels.items() if channel.unfinished}
-        ready = self._poll.poll(_UNFINISHED_LINE_AFTER * 1000 if unfinished else None)
+        ready = self._selector.select(_UNFINISHED_LINE_AFTER if unfinished else None)
         if not ready:
             for fd, channel in unfinished.items():
                 self._guarded(fd, channel.show_unfinished)
-        fds = {fd for fd, _ in ready}
+        fds = {key.fd for key, _ in ready}
         for fd in fds - {self._wake_reader}:
             self._read(fd)
         return self._wake_reader not in fds or self._woken()
@@ -177,7 +175,7 @@ class OutputPump:
         return True
 
     def _end(self, fd: int) -> None:
-        self._poll.unregister(fd)
+        self._selector.unregister(fd)
         self._guarded(fd, self._channels.pop(fd).close)
         os.close(fd)
 
@@ -326,6 +324,13 @@ class RoundOutput:
             os.close(fd)
         for source in (*self._sources.values(), *self._filtered.values()):
             source.close()
+
+
+def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
+    ends = os.pipe()
+    for fd in ends:
+        undo.callback(os.close, fd)
+    return ends
 
 
 def _identity(fd: int) -> tuple[int, int]:
