@@ -7,8 +7,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NewType, Protocol, TypeVar
 
-from elastic_core.errors import RendezvousConnectionError
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -92,5 +90,7 @@ def swapped(change: Callable[[], T | None], attempts: int, what: str) -> T:
         done = change()
         if done is not None:
             return done
+    from elastic_core.errors import RendezvousConnectionError  # training scripts import this module
+
     reason = "because other writers were always faster"
     raise RendezvousConnectionError(f"{what}: could not write within {attempts} attempts, {reason}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import psutil
@@ -110,3 +112,26 @@ def test_invalid_command_leaves_nothing():
     with pytest.raises(ValueError, match="no-such-program"):
         start_processes("job", "no-such-program", {0: ()}, {0: {}}, Nowhere())
     assert (set(psutil.Process().children(recursive=True)), psutil.Process().num_fds()) == before
+
+
+NOT_CALLABLE = """
+import sys
+from elastic_core.multiprocessing import DefaultLogsSpecs, start_processes
+
+if __name__ == "__main__":
+    try:
+        context = start_processes(
+            "job", ["python", "train.py"], {0: ()}, {0: {}}, DefaultLogsSpecs(), start_method=sys.argv[1]
+        )
+        print(context.wait(60).failures[0].exitcode)
+    except TypeError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_entry_point_that_is_not_callable_does_not_end_the_program(method, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(NOT_CALLABLE)
+    done = subprocess.run([sys.executable, program, method], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "the first argument must be callable\n" if method == "fork" else "1\n")

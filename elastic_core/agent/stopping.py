@@ -122,23 +122,15 @@ class GroupStop:
             "workers to stop",
             lambda seconds: {"local_ranks": self._processes.running(), "seconds": seconds, "grace": grace},
         )
-        self._processes.ask(signum)
-        self._processes.send_signal(signal.SIGCONT)  # a suspended process cannot react to the request to end
-        while self._unfinished():
-            now, due = self._clock.now(), self._stop_by()
-            if now >= until or self._events.urged:
-                break
-            if due is not None and now >= due:
-                get_logger().warning("grace cut short", reason="the other nodes may continue without this one")
-                break
-            # SIGTERM may have arrived since, and workers may have left processes behind.
-            self._processes.ask(signal.SIGTERM if self._events.request is signal.SIGTERM else signum)
-            look = None if due is None else min(due, later(now, _LOOK_AT_STORE))
-            self._wait_for_ends(until, progress.look(now), look)
         for_helpers = min(_HELPERS_GRACE, self._kill_timeout / 2)
-        self._kill(self._processes.kill_workers, for_helpers, progress)
-        self._kill(partial(self._processes.send_signal, signal.SIGKILL), self._kill_timeout - for_helpers, progress)
-        self._give_up()
+        kill_all = partial(self._processes.send_signal, signal.SIGKILL)
+        ended = (
+            self._ask(signum, until, progress)
+            or self._kill(self._processes.kill_workers, for_helpers, progress, again=_LOOK_AGAIN)
+            or self._kill(kill_all, self._kill_timeout - for_helpers, progress)
+        )
+        if not ended:
+            self._give_up()
 
     def _save(self, saving: CommonStep, until: Instant) -> None:
         """Wait until all workers have saved or exited, but no longer than `until`, and less if the grace period is cut
@@ -151,16 +143,38 @@ class GroupStop:
                 return
             self._wait_for_ends(until, later(now, _LOOK_AGAIN))
 
-    def _kill(self, kill: Callable[[], None], patience: Duration, progress: Progress) -> None:
-        """Call `kill` until all processes have ended or `patience` seconds have passed."""
+    def _ask(self, signum: signal.Signals, until: Instant, progress: Progress) -> bool:
+        """Ask the processes to end. Returns whether all have ended by `until`, or earlier if the grace period is cut
+        short."""
+        self._processes.ask(signum)
+        self._processes.send_signal(signal.SIGCONT)  # a suspended process cannot react to the request to end
+        while self._unfinished():
+            now, due = self._clock.now(), self._stop_by()
+            if now >= until or self._events.urged:
+                return False
+            if due is not None and now >= due:
+                get_logger().warning("grace cut short", reason="the other nodes may continue without this one")
+                return False
+            # SIGTERM may have arrived since, and workers may have left processes behind.
+            self._processes.ask(signal.SIGTERM if self._events.request is signal.SIGTERM else signum)
+            look = None if due is None else min(due, later(now, _LOOK_AT_STORE))
+            self._wait_for_ends(until, progress.look(now), look)
+        return True
+
+    def _kill(
+        self, kill: Callable[[], None], patience: Duration, progress: Progress, again: Duration | None = None
+    ) -> bool:
+        """Call `kill`, and repeat it after each event and every `again` seconds. Returns whether all processes have
+        ended before `patience` seconds have passed."""
         now = self._clock.now()
         until = later(now, patience)
         while self._unfinished():
             kill()
-            self._wait_for_ends(until, progress.look(now), later(now, _LOOK_AGAIN))
+            self._wait_for_ends(until, progress.look(now), None if again is None else later(now, again))
             now = self._clock.now()
             if now >= until:
-                return
+                return False
+        return True
 
     def reap(self) -> None:
         """Record the workers that have ended."""

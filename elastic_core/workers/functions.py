@@ -62,9 +62,9 @@ class FunctionStarter:
         self._context = multiprocessing.get_context(method)
 
     def start(self, launch: Launch) -> Child:
+        call = _call(self._function, self._args, launch.local_rank, self._method)  # may raise, so it comes first
         streams = tuple(_as_connection(fd) for fd in (launch.stdout, launch.stderr))
         mark = _as_connection(launch.mark)
-        call = _call(self._function, self._args, launch.local_rank, self._method)
         is_spawned = self._context.get_start_method() == "spawn"
         everything = (call, launch.environment, streams, mark, str(launch.result), launch.cpus, is_spawned)
         process = self._context.Process(target=_run, args=everything)  # type: ignore[attr-defined]

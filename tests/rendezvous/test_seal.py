@@ -134,10 +134,10 @@ def test_without_a_file_nothing_is_signed():
 @pytest.mark.parametrize(
     ("content", "found"),
     [
-        (b"short", "one has 5; create one with"),
+        (b"short", "the shortest has 5; create one with"),
         (b"\n \n", "found 0"),
         (b"", "is empty"),
-        (SECRET + b"\nshort\n", "one has 5"),
+        (SECRET + b"\nshort\n", "the shortest has 5"),
         ((SECRET + b"\n") * 9, "found 9"),
     ],
 )
