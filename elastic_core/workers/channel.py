@@ -1,5 +1,5 @@
-"""A channel splits one captured stream of one worker into lines and passes them to its sinks, such as a log file and
-the console."""
+"""Splits one captured stream of a worker into lines, and passes the lines to a log file, the console and other
+sinks."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ _MOVES = re.compile(rb"\x1b\[[0-9;]*[A-HSTf]|\x1b\[[0-3]?J")  # would overwrite 
 
 
 class FileSink:
-    """A log file opened for appending. Opening it may raise OSError. At the first write error, the error is logged, the
-    file is closed, and `descriptor` becomes None."""
+    """A log file opened for appending. Opening the file may raise OSError.
+
+    The first write error is logged and closes the file. `descriptor` is then None."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.descriptor: int | None = open_to_append(path)
 
     def write(self, data: bytes) -> bytes:
-        """Write all of `data`. Returns the part that could not be written, which is usually empty."""
+        """Write all of `data`. Returns the unwritten rest, which is empty unless a write has failed."""
         rest = memoryview(data)
         while rest and self.descriptor is not None:
             try:
@@ -63,7 +64,9 @@ class FileSink:
 
 class OwnFile:
     """A log file that a worker writes directly, so that neither a slow console nor a suspended agent delays the worker.
-    For reports, the agent can read the file even after it is renamed or removed. Opening it may raise OSError."""
+
+    The agent can read the file for reports, even after the file is renamed or removed. Opening the file may raise
+    OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -86,7 +89,7 @@ class OwnFile:
         self._asked = self._begin + self.written
 
     def dump(self) -> str:
-        """Return the stacks that faulthandler has written."""
+        """Return the stacks that faulthandler has written (see `expect_dump`)."""
         return self._read(self._asked).dump.text()
 
     def close(self) -> None:
@@ -96,7 +99,7 @@ class OwnFile:
         return os.fstat(self.descriptor).st_size
 
     def _read(self, begin: int) -> TailSink:
-        """Read the lines from offset `begin` to the end, but at most the last _MOST_READ bytes."""
+        """Read the lines from offset `begin` to the end of the file. Only the last _MOST_READ bytes are read."""
         tail = TailSink()
         with contextlib.suppress(OSError):  # for example, a file server has failed
             data = os.pread(self.descriptor, _MOST_READ, max(begin, self._size() - _MOST_READ))
@@ -106,11 +109,10 @@ class OwnFile:
 
 
 class TerminalLine:
-    """The state of the terminal's current line, which all workers' streams share. `line` returns the bytes to write to
-    the terminal next.
+    """The state of the terminal's current line, which all workers' streams share.
 
-    A line from another stream replaces a progress bar (text whose last update ended with a carriage return). The bar is
-    redrawn when it is next updated or ends. Other unfinished text stays."""
+    A progress bar is text whose last update ended with a carriage return. A line from another stream replaces the bar,
+    which is redrawn at its next update or its end. Other unfinished text stays on the screen."""
 
     def __init__(self) -> None:
         self._owner: object = None
@@ -120,8 +122,8 @@ class TerminalLine:
 
     def line(self, owner: object, prefix: bytes, text: bytes, shown: int) -> bytes:
         """Return the bytes that show `text`, a complete or unfinished line of the stream `owner`. The first `shown`
-        bytes of `text` are already on the screen. The returned bytes include the prefix unless the cursor is still on
-        this line."""
+        bytes of `text` are already on the screen. The result includes the prefix unless the cursor is still on this
+        line."""
         rest, erased = text[shown:], owner in self._erased
         if self._owner is not owner or not shown:
             if shown and not rest.strip(b"\r\n") and not (erased and text.endswith(b"\n")):
@@ -140,7 +142,7 @@ class TerminalLine:
 
 
 class ConsoleSink:
-    """The agent's own stdout or stderr. When its reader has closed it, further output is dropped."""
+    """The agent's own stdout or stderr. Once the reader has closed the stream, output is dropped."""
 
     def __init__(self, fd: int) -> None:
         self.descriptor: int | None = fd  # None once the reader has closed it
@@ -163,15 +165,15 @@ class ConsoleSink:
 
 
 def _piece(data: memoryview) -> int:
-    """Return the number of bytes to write in one call. A pipe accepts this many atomically. If possible, they are whole
-    lines."""
+    """Return the number of bytes to write in one call. The number is small enough for an atomic write to a pipe, and
+    ends at a line end if possible."""
     end = bytes(data[:_PIPE_BUF]).rfind(b"\n") + 1 if len(data) > _PIPE_BUF else len(data)
     return end or _PIPE_BUF
 
 
 class TailSink:
     """Keeps the last lines of a stream: at most TAIL_LINES lines and about TAIL_BYTES bytes. Faulthandler's dumps are
-    not part of these lines; they are kept in `dump`."""
+    kept separately, in `dump`."""
 
     def __init__(self) -> None:
         self.dump = DumpSink()
@@ -190,8 +192,8 @@ class TailSink:
 
 
 class Channel:
-    """One captured stream. It is not thread-safe: the output pump feeds it, and other code may read it only after the
-    pump has ended."""
+    """One captured stream. Not thread-safe: the output pump feeds the channel, and other code may read it only after
+    the pump has ended."""
 
     def __init__(self, plan: StreamPlan, console: ConsoleSink, filtered: FileSink | None, screen: TerminalLine) -> None:
         self._plan = plan
@@ -208,19 +210,20 @@ class Channel:
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is unterminated text that may be shown on the console. If the console is not a terminal,
-        prefixed lines are shown only once they are complete."""
+        """Whether unterminated text is waiting to be shown on the console. If the console is not a terminal, prefixed
+        lines are shown only when they are complete."""
         may_show = self._shows and (self._plan.terminal or not self._plan.prefix)
         return may_show and len(self._pending) > self._shown
 
     @property
     def destination(self) -> int | None:
-        """The descriptor of the file, or of the console if there is no file; None if output goes to neither."""
+        """The descriptor to which output goes: the file's or, without a file, the console's. None if output goes to
+        neither."""
         file = self._file.descriptor if self._file else None
         return file if file is not None or not self._shows else self._console.descriptor
 
     def feed(self, data: bytes) -> None:
-        """Process `data`, which the worker has written."""
+        """Process output from the worker."""
         self.written += len(data)
         text = self._pending + data
         unwritten = self._file.write(data) if self._file else b""
@@ -258,11 +261,12 @@ class Channel:
         return self._tail.lines()
 
     def expect_dump(self) -> None:
-        """Ignore earlier dumps. Any thread may call this method while the worker is running."""
+        """Ignore dumps that have been written before this call. Any thread may call this method while the worker is
+        running."""
         self._tail.dump = DumpSink()
 
     def dump(self) -> str:
-        """Return the stacks that faulthandler has written."""
+        """Return the stacks that faulthandler has written (see `expect_dump`)."""
         return self._tail.dump.text()
 
     def _show(self, lines: list[bytes]) -> None:
@@ -276,8 +280,8 @@ class Channel:
             self._filtered.write(b"".join(map(_ended, chosen)))
 
     def _show_on_console(self, lines: list[bytes]) -> None:
-        """Show the lines. Without a prefix, their bytes are passed on unchanged. With a prefix, output from different
-        workers never shares a line."""
+        """Show the lines on the console. Without a prefix, the bytes are passed on unchanged. With a prefix, every line
+        comes from only one worker."""
         text = b"".join(lines)
         shown, self._shown = self._shown, max(self._shown - len(text), 0)
         if not self._plan.prefix:

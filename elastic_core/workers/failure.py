@@ -1,5 +1,5 @@
-"""Failures: determines why a worker exited, based on its exit code, its error file, its last lines of output, and the
-kernel's counters."""
+"""Determines why a worker exited, from its exit code, its error file, its last lines of output, and the kernel's
+counters."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _USAGE = ("usage: ", "Usage: ")  # argparse and click print it before the error
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything known about how one worker ended.
+    """The evidence about how one worker ended.
 
     Args:
-        timestamp: the time at which the agent noticed the exit, in seconds since the epoch.
-        stopped: whether the agent had sent the worker a signal to exit.
+        timestamp: when the agent noticed the exit, in seconds since the epoch.
+        stopped: whether the worker exited on a signal from the agent.
         out_of_memory: evidence that the kernel killed the worker for lack of memory; empty if there is none.
-        killed_for: why the agent killed the worker, if it hung; otherwise empty.
+        killed_for: why the agent killed the worker, if the worker hung; otherwise empty.
         stack: the worker's stacks when it ended, if known.
     """
 
@@ -66,9 +66,9 @@ class Evidence:
 
     @property
     def error_at(self) -> float:
-        """The time of the error, in whole seconds since the epoch on the worker's clock, or 0 if the error file does
-        not contain the time in the format of torch's `@record`. The file's modification time is not used, because it
-        may come from a file server's clock."""
+        """When the error occurred, in whole seconds since the epoch on the worker's clock. The time is read from the
+        error file and is 0 if the file does not contain it in the format of torch's `@record`. The file's modification
+        time is not used, because a file server's clock may have set it."""
         message = self.error_data.get("message")
         extra = message.get("extraInfo") if isinstance(message, dict) else None
         text = str(extra.get("timestamp")) if isinstance(extra, dict) else ""
@@ -76,14 +76,14 @@ class Evidence:
 
     @property
     def failed(self) -> bool:
-        """Whether the worker failed, as opposed to exiting on the agent's signal. A hang or an error file always means
-        failure."""
+        """Whether the worker failed, as opposed to exiting on the agent's signal. A worker that hung has always failed.
+        So has a worker that wrote an error file and exited with an error code."""
         return bool(self.killed_for) or (self.exit.exitcode != 0 and (bool(self.error_data) or not self.stopped))
 
     @property
     def shows_traceback(self) -> bool:
-        """Whether a worker that exited on the agent's signal had just printed a traceback. The error may have been
-        about to end the worker, or the worker may have caught the error."""
+        """Whether a worker that exited on the agent's signal had just printed a traceback. The worker may have been
+        about to fail, or it may have caught the error."""
         lines = list(self.tail)
         if self.failed or self.exit.exitcode == 0 or _TRACEBACK not in lines or not _EXCEPTION.match(lines[-1]):
             return False
@@ -109,8 +109,8 @@ def decode_exit(exitcode: int, out_of_memory: str = "") -> str:
 
 
 def curable(exitcode: int, tail: Sequence[str]) -> bool:
-    """Return whether a restart might help. It cannot help if Python rejected the script or the script rejected its
-    arguments."""
+    """Return whether a restart might help. A restart cannot help if Python rejected the script or the script rejected
+    its arguments."""
     last = tail[-1] if tail else ""
     if exitcode == 1 and (_refused(tail) or (len(tail) == 1 and _NO_SCRIPT.match(last))):
         return False
@@ -118,15 +118,17 @@ def curable(exitcode: int, tail: Sequence[str]) -> bool:
 
 
 def _refused(tail: Sequence[str]) -> bool:
-    """Return whether Python could not read the script or module to run. A syntax error that occurs later, while the
-    user's code is running, has frames of that code in its traceback, and may be temporary."""
+    """Return whether Python could not read the script or module to run.
+
+    A syntax error that occurs while the user's code is running may be temporary. The traceback of such an error
+    contains frames of the user's code."""
     frames = [found[1] for found in map(_FRAME.match, tail) if found]
     return bool(tail and _SYNTAX.match(tail[-1])) and all(_OF_PYTHON.fullmatch(name) for name in frames)
 
 
 def _bad_arguments(tail: Sequence[str]) -> bool:
-    """Return whether the last line is an error after a usage message. If the usage message is long, only its indented
-    lines are left in the tail. Without a usage message, the error may come from another program, such as srun."""
+    """Return whether the last line is an error that follows a usage message. After a long usage message, the tail
+    contains only its indented lines. An error without a usage message may come from another program, such as srun."""
     *before, last = tail or ("",)
     if _BAD_FLAG.match(last):
         return bool(before) and before[-1].startswith((*_USAGE, " "))
@@ -134,9 +136,10 @@ def _bad_arguments(tail: Sequence[str]) -> bool:
 
 
 def read_error_file(path: Path) -> dict[str, Any]:
-    """Return the JSON that torch's `@record` (or the script) wrote, or an empty dictionary. Text that is not a JSON
-    object becomes the message. If the file is unreadable, huge, deeply nested or not a regular file, the message
-    describes the problem. The result contains only values that JSON can express."""
+    """Return the JSON object that torch's `@record` or the script wrote, or an empty dictionary if there is no file.
+
+    Content other than a JSON object is returned as `message`. If the file is unreadable, huge, deeply nested or not a
+    regular file, `message` describes the problem. The result contains only values that JSON can express."""
     try:
         # A named pipe would block the agent forever, and a link may lead to a file that is not the worker's.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -174,7 +177,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
 
 
 def _number(text: str) -> float | str:
-    """Return the number. An infinity or a NaN, which JSON cannot express, is returned as a string."""
+    """Return the number, or the text if the number is infinite or NaN, which JSON cannot express."""
     return number if math.isfinite(number := float(text)) else text
 
 
@@ -192,7 +195,7 @@ def _children(node: Any) -> Iterable[Any]:
 
 
 def error_message(data: dict[str, Any]) -> str:
-    """Return the traceback from the error file or, if there is none, the message from the file."""
+    """Return the traceback from the error file or, if the file has none, its message."""
     message = data.get("message") or ""
     if not isinstance(message, dict):
         return str(message)
@@ -229,8 +232,11 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
 
 
 def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, ProcessFailure]:
-    """Return a round's failures by global rank, starting with the failure that caused the others. `evidences` are in
-    order of exit."""
+    """Return a round's failures by global rank, starting with the failure that caused the others.
+
+    Args:
+        evidences: the evidence about each worker, in order of exit.
+    """
     failed = [evidence for evidence in evidences if evidence.failed]
     if not failed:
         return {}
@@ -242,7 +248,8 @@ def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, Process
 
 
 def _cause(failed: Sequence[Evidence]) -> Evidence:
-    """Return the worker that exited first. If another one had written its error file by then, return that one."""
+    """Return the failure of the worker that exited first. If another worker had already written its error file by then,
+    return that worker's failure instead."""
     first = failed[0]
     if first.killed_for:  # it hung before the other workers gave up
         return first
@@ -254,21 +261,26 @@ def _cause(failed: Sequence[Evidence]) -> Evidence:
 
 
 def in_causal_order(exits: Sequence[WorkerExit]) -> list[WorkerExit]:
-    """Return exits that were noticed together, in their presumed order. Workers killed by signals come first, because a
-    worker that exited with an error may have reacted to another exit. Within each group, exits are in order of rank."""
+    """Return exits that were noticed at the same time, in their presumed order. Workers killed by signals come first,
+    because a worker that exited with an error may have reacted to another worker's death. Within each group, exits are
+    ordered by rank."""
     return sorted(exits, key=lambda ended: (ended.exitcode >= 0, ended.local_rank))
 
 
 class OomWatch:
-    """Counts out-of-memory kills from the start of a round. `counters` maps each counter file to the scope that it
-    covers, starting with the narrowest scope."""
+    """Counts out-of-memory kills from the start of a round.
+
+    Args:
+        counters: maps each counter file to the scope that it covers, starting with the narrowest scope.
+    """
 
     def __init__(self, counters: Mapping[Path, str]) -> None:
         self._scopes = counters
         self._before = {path: oom_kills(path) for path in counters}
 
     def explanation(self) -> str:
-        """Return which counter has counted a kill since the start of the round, or an empty string if none has."""
+        """Return a clause that names the scope of an out-of-memory kill in this round. The clause is empty if there was
+        no kill."""
         for path, before in self._before.items():
             if oom_kills(path) > before:
                 return f"the kernel counted such a kill {self._scopes[path]}"
@@ -276,8 +288,8 @@ class OomWatch:
 
 
 def oom_kills(path: Path) -> int:
-    """Return the number of out-of-memory kills according to a file of `name value` lines, or 0 if the file is missing
-    or does not contain that number."""
+    """Return the number of out-of-memory kills in a file of `name value` lines. Returns 0 if the file or the number is
+    missing."""
     with contextlib.suppress(OSError):
         for name, _, value in (line.partition(" ") for line in path.read_text().splitlines()):
             if name == "oom_kill" and value.strip().isdigit():
@@ -288,8 +300,8 @@ def oom_kills(path: Path) -> int:
 def oom_counters(
     own_cgroups: Path = Path("/proc/self/cgroup"), cgroup_root: Path = Path("/sys/fs/cgroup")
 ) -> dict[Path, str]:
-    """Return the counter file of this process's memory cgroup or, if there is none, the machine's counter file, which
-    counts all kills."""
+    """Return the file that counts the out-of-memory kills in this process's memory cgroup. If there is none, return the
+    file that counts all kills on the machine."""
     found = {}
     with contextlib.suppress(OSError):
         for line in own_cgroups.read_text().splitlines():

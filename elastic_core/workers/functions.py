@@ -1,5 +1,4 @@
-"""Runs Python functions as workers, in processes that `multiprocessing` starts, and handles their streams,
-environments, return values and error files."""
+"""Runs Python functions as workers, in processes that `multiprocessing` starts."""
 
 from __future__ import annotations
 
@@ -48,12 +47,12 @@ class FunctionStarter:
     """Runs `function(*args)` in a child process. With spawn and forkserver, the function and its arguments must be
     picklable.
 
-    The child writes the function's return value to a file in the agent's private folder, to which no other user can
-    write. A pipe would block the child if the value is large, or the agent if the child dies while writing.
+    The child writes the return value to a file in the agent's private folder, to which no other user can write. A pipe
+    would block the child if the value is large, and would block the agent if the child died while writing.
 
-    Signals are delayed (`interrupts_held`) while a fork server boots. If a spawned child is sent more data than fits
-    into a pipe, they are also delayed while it imports its main module. They are not delayed while the function and its
-    arguments are pickled."""
+    Signals are delayed (`interrupts_held`) while a fork server boots. They are also delayed while a spawned child
+    imports its main module, if the data for the child does not fit into a pipe. They are not delayed while the function
+    and its arguments are pickled."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], method: str) -> None:
         self._function = function
@@ -106,9 +105,10 @@ def _not_pickled(error: Exception) -> ConfigurationError:
 
 
 def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch: Launch) -> tuple[bytes, list[int]]:
-    """Return a pickled `multiprocessing` process for the function, in the format that a spawned child reads, and the
-    descriptors to which the pickle refers by index (see `multiprocessing.forkserver`). The child must have the worker's
-    streams and environment variables when it unpickles the process."""
+    """Return a pickled `multiprocessing` process for the function, in the format that a spawned child reads. Also
+    returns the descriptors to which the pickle refers by index (see `multiprocessing.forkserver`).
+
+    Before the child unpickles the process, it must have the worker's streams and environment variables."""
     spawn = multiprocessing.get_context("spawn")
     own = [fd for fd, given in zip(_STREAM_NAMES, (launch.stdout, launch.stderr), strict=True) if given is not None]
     call = _call(function, args, launch.local_rank, "spawn")
@@ -129,7 +129,7 @@ def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch:
 
 
 class _Shared:
-    """Assigns an index to each descriptor that `multiprocessing` duplicates while it pickles a process."""
+    """Assigns an index to each descriptor that `multiprocessing` duplicates while pickling a process."""
 
     DupFd = _DupFd
 
@@ -144,8 +144,7 @@ class _Shared:
 @dataclass(frozen=True)
 class _PickledCall:
     """A function and its arguments, which the child unpickles only when it makes the call. By then, the child has the
-    worker's environment and streams. Modules that are imported during unpickling therefore see that environment, and
-    errors from such imports go to those streams."""
+    worker's environment and streams, so modules imported during unpickling use them."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -179,7 +178,7 @@ class _FunctionChild:
 
 
 def _as_connection(fd: int | None) -> Connection | None:
-    """Return a wrapper that multiprocessing can pass to a child. The wrapper owns a duplicate of `fd`."""
+    """Return a wrapper for `fd` that multiprocessing can pass to a child. The wrapper owns a duplicate of `fd`."""
     return None if fd is None else Connection(os.dup(fd), readable=False)
 
 
@@ -192,8 +191,10 @@ def _run(
     cpus: Cpus,
     is_spawned: bool,
 ) -> None:
-    """Run in the child. The child first creates its own session, so that the agent can find and end all processes that
-    it starts. It does nothing with `mark` except keep it open (see `Launch`)."""
+    """Set up the worker's environment in the child process, and make the call.
+
+    The child first creates its own session, so that the agent can find and end all processes that the child starts. The
+    child only keeps `mark` open (see `Launch`)."""
     os.setsid()
     _forget_handlers()
     for target, stream in zip(_STREAM_NAMES, streams, strict=True):
@@ -210,7 +211,7 @@ def _run(
 
 
 def _finish_and_leave(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:
-    """Call `_finish`, and then exit without finalizing the interpreter."""
+    """Call `_finish`. If torch.distributed has been imported, then exit without finalizing the interpreter."""
     try:
         _finish(call, result, own)
     except SystemExit as left:
@@ -234,7 +235,7 @@ def _leave() -> NoReturn:
 
 
 def _finish(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:
-    """Make the call and save its outcome. `own` lists the streams that belong to the worker and not to the agent."""
+    """Make the call and save its outcome. `own` lists the streams that belong to the worker, not to the agent."""
     for fd in own:
         _attach(_STREAM_NAMES[fd], fd)
     try:
@@ -247,7 +248,7 @@ def _finish(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> No
 
 
 def _forget_handlers() -> None:
-    """Remove the agent's signal handlers in a forked child. Ignored signals stay ignored, as they do across exec."""
+    """Remove the agent's signal handlers in a forked child. Ignored signals stay ignored, as after exec."""
     for signum in signal.valid_signals():
         if callable(signal.getsignal(signum)):
             signal.signal(signum, signal.SIG_DFL)
@@ -257,7 +258,8 @@ def _forget_handlers() -> None:
 
 def _attach(name: str, fd: int) -> None:
     """Make `sys.stdout` or `sys.stderr` write to the worker's stream. In a forked child, the object may still be the
-    agent's, such as a notebook's stream. Each line is flushed, so that a killed worker loses no complete line."""
+    agent's, such as a notebook's stream. Each line is flushed, so that complete lines are not lost when a worker is
+    killed."""
     stream = getattr(sys, name)
     if isinstance(stream, io.TextIOWrapper) and stream.fileno() == fd:
         stream.reconfigure(line_buffering=True)
@@ -278,8 +280,8 @@ def _store(value: Any, result: str) -> None:
 
 
 def run_script(path: str, *args: str) -> None:
-    """Run a script for `--run-path`. The script runs inside the child's interpreter (with `runpy`) and can import the
-    modules in its folder."""
+    """Run a script for `--run-path`, inside the child's interpreter (with `runpy`). The script can import the modules
+    in its folder."""
     import runpy
 
     sys.argv = [path, *args]

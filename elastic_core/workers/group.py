@@ -1,4 +1,4 @@
-"""The processes of one node's workers, which the agent controls through `interfaces.workers.WorkerProcesses`."""
+"""Runs one node's workers as processes. The agent uses them through `interfaces.workers.WorkerProcesses`."""
 
 from __future__ import annotations
 
@@ -57,9 +57,13 @@ _END_PATIENCE: Duration = 5.0  # seconds for a killed worker to exit after other
 
 @dataclass(frozen=True)
 class GroupPolicy:
-    """The user's choices for this node's workers. `progress` contains the signs of progress to look for, a subset of
-    `log`, `cpu` and `beat`. It is empty if the agent does not detect hangs. `files` is the workers' limit on open
-    files, or None if they get this process's limit."""
+    """The user's choices for this node's workers.
+
+    Attributes:
+        progress: the signs of progress to look for, a subset of `log`, `cpu` and `beat`; empty if the agent does not
+            detect hangs.
+        files: the workers' limit on open files, or None if workers get this process's limit.
+    """
 
     output: OutputPolicy = field(default_factory=OutputPolicy)
     environment: EnvironmentMaker = field(default_factory=EnvironmentPolicy)
@@ -70,10 +74,15 @@ class GroupPolicy:
 
 @dataclass
 class _Round:
-    """The running round. `signals` contains the signals that the agent has sent. `asked` lists the requests to end.
-    Each consists of the signal, the worker's process id, and whether the worker was running and therefore received the
-    signal itself. `exits` are in the order in which they probably happened. A worker that was killed because it hung is
-    added before it has exited."""
+    """The running round.
+
+    Attributes:
+        exits: the exits so far, in the order in which they probably happened. A worker killed for hanging is added
+            before it has exited.
+        signals: the signals that the agent has sent.
+        asked: the requests to end, each with the signal, the worker's process id, and whether the worker was running.
+            Only a running worker receives the signal itself.
+    """
 
     plan: RoundPlan
     output: RoundOutput
@@ -95,8 +104,8 @@ class _Round:
 
 
 class LocalWorkers:
-    """Runs workers as child processes, which inherit the variables in `parent_environment`. See
-    `interfaces.workers.WorkerProcesses` for the methods."""
+    """Runs workers as child processes that inherit the variables in `parent_environment`. For the methods, see
+    `interfaces.workers.WorkerProcesses`."""
 
     def __init__(
         self,
@@ -120,15 +129,15 @@ class LocalWorkers:
         self._values: dict[int, Any] = {}
 
     def hold(self, lifeline: int) -> None:
-        """Let the guardian keep this descriptor open until no workers are left (see `RoundHandler.lifeline`). Must be
+        """Make the guardian keep this descriptor open until no workers are left (see `RoundHandler.lifeline`). Must be
         called before `guard` and `start`."""
         self._lifeline = lifeline
 
     def guard(self, folders: Iterable[str]) -> None:
-        """Ensure that these folders are removed by `close` or, if the agent is killed, by the guardian.
+        """Ensure that these folders are removed, by `close` or, if the agent is killed, by the guardian.
 
         Raises:
-            ConfigurationError: the guardian cannot be started because of a limit on this machine.
+            ConfigurationError: a limit on this machine prevents the guardian from starting.
         """
         for folder in folders:
             try:
@@ -171,7 +180,7 @@ class LocalWorkers:
 
     def log_files(self, local_rank: int) -> tuple[Path, ...]:
         """Return the files that contain a worker's output in this round, stdout before stderr. The result is empty if
-        the output goes to the console."""
+        the output goes only to the console."""
         return self._round.output.files(local_rank) if self._round else ()
 
     def template_pid(self) -> int | None:
@@ -339,7 +348,8 @@ class LocalWorkers:
         return [worker for worker in workers if worker.exitcode is None]
 
     def _obeyed(self, ended: WorkerExit) -> bool:
-        """Return whether the worker exited because the agent asked it to, and not because it was killed for hanging."""
+        """Return whether the worker exited because the agent asked it to. Returns false for a worker that was killed
+        for hanging."""
         if self._round is None or not self._round.signals or ended.local_rank in self._round.killed:
             return False
         return ended.exitcode == 0 or bool(self._round.signals & {-ended.exitcode, ended.exitcode - 128})
@@ -407,7 +417,7 @@ class LocalWorkers:
         worker.watch()
 
     def _end_all(self, current: _Round) -> None:
-        """After some workers failed to start, kill those that did start, and wait until they have exited."""
+        """Kill the workers that have started, because others failed to start, and wait until they have exited."""
         sessions.end(current.leaders)
         for worker in self._running_workers():
             if worker.sentinel >= 0:
@@ -452,7 +462,7 @@ class LocalWorkers:
 
 def _temporary_folder() -> tuple[Path, int]:
     """Create a temporary folder. Returns the folder and a descriptor that holds a lock on it, because systemd-tmpfiles
-    does not remove locked folders."""
+    spares locked folders."""
     try:
         path = Path(tempfile.mkdtemp(prefix="elastic-"))
         try:

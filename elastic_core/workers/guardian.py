@@ -23,16 +23,19 @@ if TYPE_CHECKING:
 _FOR_THE_LOADER = ("LD_", "DYLD_")  # the interpreter may need these variables to find its libraries
 
 _MOST, _WITHIN = 4, 1.0
-"""`look` starts at most `_MOST` guardians within `_WITHIN` seconds, so that a guardian that always dies immediately is
-not restarted in a loop."""
+"""`look` starts at most `_MOST` guardians within `_WITHIN` seconds, even if every guardian dies immediately."""
 
 
 class Guardian:
-    """Starts the guardian process, which `close` ends. If the process is killed, another one replaces it and receives
-    all orders that still apply. Without a guardian, the job continues, though less safely.
+    """Starts the guardian process, which runs until `close`. A guardian that is killed is replaced, and the new one
+    receives all orders that still apply. Without a guardian, the job continues, though less safely.
 
     The process gets only the environment variables that the dynamic loader reads. Unless `lifeline` is -1, the process
-    keeps a copy of this descriptor open until no workers are left. Raises OSError if the process cannot be started."""
+    keeps a copy of this descriptor open until no workers are left.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
 
     def __init__(self, lifeline: int = -1, clock: Clock | None = None) -> None:
         self._held = [lifeline] if lifeline >= 0 else []
@@ -56,13 +59,13 @@ class Guardian:
         return self._process.pid
 
     def sentinels(self) -> list[int]:
-        """Return the descriptor, if any, that becomes readable once the guardian has ended. The caller must then call
+        """Return the descriptor, if any, that becomes readable when the guardian ends. The caller must then call
         `look`."""
         sentinel = self._process.sentinel
         return [] if sentinel is None or self._lost else [sentinel]
 
     def look(self) -> None:
-        """Replace the guardian if it has ended, unless too many guardians have been started within the last second."""
+        """Replace the guardian if it has ended, unless too many guardians were started within the last second."""
         ended = any(wait_readable(sentinel, 0) for sentinel in self.sentinels())
         if self._closed or not (ended or self._lost):
             return
@@ -73,8 +76,12 @@ class Guardian:
 
     @contextlib.contextmanager
     def expecting(self) -> Iterator[int]:
-        """Yield a descriptor for the worker that is started inside this context. If the agent dies before it calls
-        `watch`, the guardian finds the worker by this descriptor. Raises OSError if no descriptors are left."""
+        """Yield a descriptor to pass to the worker that is started inside this context. If the agent dies before it
+        calls `watch`, the guardian uses the descriptor to find the worker.
+
+        Raises:
+            OSError: no descriptors are left.
+        """
         reader, mark = os.pipe()
         os.close(reader)
         try:
@@ -85,32 +92,34 @@ class Guardian:
             os.close(mark)
 
     def watch(self, pid: int, start: int) -> None:
-        """Tell the guardian that the expected worker has started. If the agent dies, the guardian kills its session."""
+        """Notify the guardian that the expected worker has started. If the agent dies, the guardian kills the worker's
+        session."""
         self._expected = ""
         self._watched[pid] = start
         self._order(f"watch {pid} {start}")
 
     def forget(self, pid: int) -> None:
-        """Stop watching a session that has no processes left, because the kernel may reuse its number."""
+        """Stop watching a session that has no processes left, because the kernel may reuse its id."""
         self._watched.pop(pid, None)
         self._order(f"forget {pid}")
 
     def scratch(self, path: str) -> None:
-        """Tell the guardian to remove this folder when it ends. To ensure that no other folder is ever removed,
-        relative paths, links, and paths that would be read as two orders are ignored."""
+        """Make the guardian remove this folder when the guardian ends. For safety, relative paths, links, and paths
+        that contain a newline are ignored."""
         if "\n" not in path and Path(path).is_absolute():
             self._scratch.append(path)
             self._order(f"scratch {path}")
 
     def close(self, timeout: Duration = 15.0) -> None:
-        """Let the guardian kill the sessions that it still watches, and wait until it has ended. Idempotent. After
-        `timeout` seconds, the guardian is killed, which may leave processes and folders behind. The default is long
-        enough for a machine that stalls for a while."""
+        """Wait until the guardian has killed the sessions that it still watches and has ended. Idempotent.
+
+        After `timeout` seconds, the guardian is killed, which may leave processes and folders behind. The default
+        allows for a machine that stalls for a while."""
         self._closed = True
         self._process.close(timeout)
 
     def _order(self, line: str) -> None:
-        """Send an order that the caller has already recorded, so that a guardian started by this call also receives
+        """Send an order. The caller must record the order first, so that a guardian started by this call also receives
         it."""
         if not self._closed and (self._lost or not self._process.order(line)):
             self._replace()

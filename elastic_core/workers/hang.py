@@ -1,10 +1,12 @@
-"""Hung workers: reads signs of progress, reads the stacks of a hung worker, and kills the worker. `agent.hang` decides
-which worker is hung.
+"""Reads workers' signs of progress, and reads the stacks of a hung worker before killing it. `agent.hang` decides which
+worker is hung.
 
 The agent turns on Python's faulthandler in the workers that it watches. On SIGABRT, faulthandler writes the stacks of
 all threads to stderr, and the process dies. Faulthandler does not need the interpreter's lock, so it works even in C
-code that never releases the lock. SIGABRT is sent only to a process that catches it, according to its /proc entry. If a
-process does not catch SIGABRT, or handles it differently, the agent runs py-spy, provided that py-spy is installed."""
+code that never releases the lock.
+
+SIGABRT is sent only to a process that catches it, according to /proc. If a process does not catch SIGABRT or handles it
+differently, the agent runs py-spy, if that is installed."""
 
 from __future__ import annotations
 
@@ -69,8 +71,11 @@ END: Duration = 1.0  # for a killed worker to exit
 
 
 class Activity:
-    """Reads the signs of progress from one round's workers. `sources` contains the signs to read, a subset of `log`,
-    `cpu` and `beat`. `close` removes the heartbeat files."""
+    """Reads the signs of progress of one round's workers.
+
+    Args:
+        sources: the signs to read, a subset of `log`, `cpu` and `beat`.
+    """
 
     def __init__(self, sources: Collection[str], output: RoundOutput) -> None:
         self._sources = frozenset(sources)
@@ -79,8 +84,12 @@ class Activity:
         self._files: dict[int, HeartbeatFile] = {}
 
     def environment(self, local_rank: int, scratch: Path) -> dict[str, str]:
-        """Create a worker's heartbeat file in `scratch`. Returns the environment variables that contain the file's
-        path. Raises OSError on failure."""
+        """Create a worker's heartbeat file in `scratch`, if heartbeats are read. Returns the environment variables that
+        the worker needs.
+
+        Raises:
+            OSError: the file cannot be created.
+        """
         if BEAT not in self._sources:
             return {}
         path = scratch / f"beat-{local_rank}"
@@ -89,7 +98,7 @@ class Activity:
         return {BEAT_FILE: str(path)}
 
     def samples(self, workers: Sequence[WorkerProcess]) -> list[WorkerSample]:
-        """Return a sample for each of these running workers."""
+        """Return a sample of each of these running workers."""
         held_up = self._held_up()
         cpu = _cpu_seconds(workers) if CPU in self._sources else {}
         return [
@@ -110,13 +119,14 @@ class Activity:
             file.close()
 
     def _held_up(self) -> bool:
-        """Return whether output is waiting for a console that has not accepted any since the last check."""
+        """Return whether output is waiting for a console that has accepted none since the last check."""
         before, self._delivered = self._delivered, self._output.delivered()
         return self._output.pump.busy and self._delivered == before
 
 
 def _cpu_seconds(workers: Sequence[WorkerProcess]) -> dict[int, float]:
-    """Return the CPU time of each worker's session, including that of reaped children, by the worker's process id."""
+    """Return the CPU time of each worker's session by the worker's process id. The time includes that of reaped
+    children."""
     import psutil
 
     seconds = dict.fromkeys((worker.pid for worker in workers), 0.0)
@@ -135,9 +145,9 @@ class DumpSink:
     """Separates faulthandler's last few dumps from the worker's own output. One thread feeds the sink, and any thread
     may read it.
 
-    A dump ends at the first line that does not have the form of a dump's line. Such a line may have come from another
-    process, so the dump resumes at the next line that begins a thread's stack, because only faulthandler writes such
-    lines."""
+    A dump is interrupted by the first line that does not look like part of a dump, because another process may have
+    written that line. The dump resumes at the next line that begins a thread's stack, because only faulthandler writes
+    such lines."""
 
     def __init__(self) -> None:
         self._inside = False
@@ -156,14 +166,14 @@ class DumpSink:
         return b""
 
     def text(self) -> str:
-        """Return the dumps as one string (see `arranged`), which is empty if there are none."""
+        """Return the dumps as one string (see `arranged`), or an empty string if there are none."""
         dumps = [tuple(dump) for dump in tuple(self._dumps)]  # atomic copies, because lines may be added concurrently
         texts = (arranged([line.decode(errors="replace") for line in dump]) for dump in dumps if dump)
         return bounded("\n\n".join(texts))
 
 
 def arranged(lines: Sequence[str]) -> str:
-    """Return a faulthandler dump, limited in length, with the main thread first. Faulthandler itself writes the newest
+    """Return a faulthandler dump with the main thread first, limited in length. Faulthandler itself writes the newest
     thread first."""
     blocks: list[list[str]] = []
     for line in lines:
@@ -177,7 +187,7 @@ def arranged(lines: Sequence[str]) -> str:
 
 
 def bounded(text: str) -> str:
-    """Return the first lines of a text, up to a limit, followed by the number of lines that were omitted."""
+    """Return the first lines of a text, up to a limit, and a last line with the number of omitted lines."""
     lines = [line[:_LONGEST_LINE] for line in text.strip().splitlines()]
     kept, length = 0, 0
     while kept < min(len(lines), MOST_LINES) and length + len(lines[kept]) < MOST_CHARACTERS:
@@ -189,7 +199,7 @@ def bounded(text: str) -> str:
 
 @dataclass(frozen=True)
 class HangingWorker:
-    """A worker that is about to be killed. The agent looks for py-spy on the PATH in `environ`."""
+    """A worker that is about to be killed. The PATH in `environ` is searched for py-spy."""
 
     worker: WorkerProcess
     output: RoundOutput
@@ -197,8 +207,10 @@ class HangingWorker:
     clock: Clock
 
     def stacks(self, pid: int) -> str:
-        """Make the worker and the process `pid` in its session write their stacks and die. Returns the text to report
-        if no stack arrives: py-spy's output, or the reason why there is no stack."""
+        """Make the worker, and the process `pid` in its session, write their stacks and die.
+
+        Returns an empty string if a stack has arrived. Otherwise, returns py-spy's output or the reason why there is no
+        stack."""
         self.output.expect_dump(self.worker.ranks.local)
         asked = self._processes_to_ask(pid)
         self._ask(asked)
@@ -210,9 +222,12 @@ class HangingWorker:
         return text or NO_STACK + "; ".join(filter(None, (why, no_spy)))
 
     def kill(self, pid: int, wait: bool) -> None:
-        """Kill the hung process and the rest of the worker's session except helpers. With `wait`, also wait until the
-        worker has ended. Use `wait` only for a few workers: if many workers hang in the kernel, waiting for all of them
-        would delay the agent."""
+        """Kill the hung process and the rest of the worker's session except helpers.
+
+        Args:
+            wait: whether to wait until the worker has ended. Wait only for a few workers, because waiting for many
+                workers that hang in the kernel would delay the agent.
+        """
         leaders = {self.worker.pid: self.worker.start}
         if sessions.leader_of(pid, leaders):  # the process may have died of SIGABRT already
             sessions.send(pid, signal.SIGKILL)
@@ -221,9 +236,8 @@ class HangingWorker:
             wait_readable(self.worker.sentinel, END)
 
     def _processes_to_ask(self, pid: int) -> list[int]:
-        """Return the processes to ask for their stacks: the hung process, if it is not the worker itself, and then the
-        worker. If the worker is a program that started Python (such as a shell), the processes that it started take its
-        place."""
+        """Return the processes to ask for their stacks: the hung process and the worker. If the worker is a program
+        that started Python, such as a shell, return the processes that it started instead of the worker."""
         leader = self.worker.pid
         first = [pid] if pid != leader and _catches_abort(pid) else []
         if _catches_abort(leader):
@@ -233,7 +247,7 @@ class HangingWorker:
         return [*first, *below[:_MOST_BELOW]]
 
     def _ask(self, pids: Sequence[int]) -> None:
-        """Ask each process for its stacks, and wait until the process ends."""
+        """Ask each process for its stacks, and wait briefly for the process to end."""
         until = later(self.clock.now(), ANSWER)
         if pids and self.worker.pid not in pids:
             sessions.send(self.worker.pid, signal.SIGSTOP)  # otherwise, a shell would execute its next line
@@ -248,13 +262,14 @@ class HangingWorker:
 
 
 def _runs(pid: int) -> bool:
-    """Return whether the process is running and py-spy can read it."""
+    """Return whether the process is running and in a state in which py-spy can read it."""
     stat = sessions.best_table().stat(pid)
     return stat is not None and not stat.ended and stat.state not in "Dt"
 
 
 def _wait_for_end(pid: int, patience: Duration) -> None:
-    """Wait for a process that is not our child to end, if the platform can report when it does."""
+    """Wait for a process that is not a child of this one to end. Returns immediately on platforms that cannot report
+    the end."""
     try:
         fd = os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -271,7 +286,7 @@ def _catches_abort(pid: int) -> bool:
 
 def abort(pid: int) -> None:
     """Make the process die of SIGABRT without a core dump, even if the process is suspended. A core dump can be as
-    large as the machine's memory, and the process does not end until the dump has been written."""
+    large as the machine's memory, and would delay the end of the process."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # it has ended, is not ours, or there is no prlimit
         _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
         # Unlike a limit of 0, a limit of one byte also applies to core dumps that are piped to a program.
@@ -293,8 +308,8 @@ def silence_reason(pid: int) -> str:
 
 
 def pyspy_dump(pid: int, environ: Mapping[str, str], patience: Duration) -> tuple[str, str]:
-    """Return py-spy's output about the process and an empty string. If py-spy prints nothing within `patience` seconds,
-    return an empty string and the reason."""
+    """Return py-spy's output about the process and an empty string. If py-spy produces no output within `patience`
+    seconds, return an empty string and the reason."""
     program = shutil.which("py-spy", path=environ.get("PATH"))
     if program is None:
         return "", "py-spy, which could read the stacks from outside, is not installed"
@@ -333,7 +348,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str], patience: Duration)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program that has not exited on its own, together with everything that it started."""
+    """Kill a program that has not exited on its own, and all processes in its group."""
     if process.poll() is None:
         sessions.send_group(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):

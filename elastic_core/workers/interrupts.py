@@ -1,15 +1,14 @@
-"""Interrupts: delays exceptions that signal handlers raise while a process is being started, until the code that can
-end the process has recorded it.
+"""Delays exceptions from signal handlers while a process is being started, so that the program always learns the
+process id.
 
-Python runs signal handlers in the main thread, between any two bytecode steps. An exception from a handler
-(KeyboardInterrupt for Ctrl-C, or any other, such as for a program's alarm) propagates from that point. If it were
-raised between the fork and the line that records the process id, the program would never learn the id and could not end
-the process. During that time, a gate therefore replaces the handlers, and only records the signal. `elastic run` does
-not need the gate, because its handlers raise nothing.
+Python runs signal handlers in the main thread, between any two bytecode steps. A handler may raise an exception there,
+such as KeyboardInterrupt on Ctrl-C. An exception between the fork and the line that records the process id would leave
+a process that the program cannot end. During that time, a gate therefore replaces the handlers and only records
+signals. `elastic run` does not need the gate, because its handlers raise nothing.
 
-Two other solutions have gaps. A signal that the main thread blocks goes to another thread, and Python still runs its
-handler in the main thread. A fork in a separate thread makes that thread the worker's parent, so a worker that has
-asked the kernel to end it when its parent ends (PR_SET_PDEATHSIG) ends with that thread."""
+Two other solutions have gaps. If the main thread blocks a signal, another thread receives the signal, and Python still
+runs the handler in the main thread. If a separate thread forks the worker, that thread becomes the worker's parent. A
+worker that has asked the kernel to end it with its parent (PR_SET_PDEATHSIG) then ends with that thread."""
 
 from __future__ import annotations
 
@@ -30,13 +29,14 @@ _HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SI
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Delay Python's handlers for SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGALRM until the end of the block. These
-    signals ask a program to end or to stop its current work. Delaying other signals would have side effects: a handler
-    that C code has installed over Python's (`faulthandler.register`) would be lost, and the flag set with
-    `signal.siginterrupt` would be reset.
+    """Delay Python's handlers for SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGALRM until the end of the block.
+
+    These signals ask a program to end or to stop its current work. Delaying other signals would have side effects. It
+    would remove a handler that C code has installed over Python's (`faulthandler.register`), and reset the flag set
+    with `signal.siginterrupt`.
 
     Hold interrupts only briefly, because the program does not react to Ctrl-C in the meantime. In threads other than
-    the main thread, this does nothing, because Python runs no handlers in them. A child that is forked by such a thread
+    the main thread, this function does nothing, because Python runs no handlers there. A child forked by such a thread
     keeps the program's handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -54,7 +54,7 @@ def interrupts_held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_allowed() -> Iterator[None]:
-    """Suspend an enclosing `interrupts_held` for a long step that starts no process."""
+    """Suspend an enclosing `interrupts_held` during a long step that starts no process."""
     holds = _gate.holds
     if not holds or _gate.thread != threading.get_ident():
         yield
@@ -68,24 +68,24 @@ def interrupts_allowed() -> Iterator[None]:
 
 
 def raise_noted() -> None:
-    """In a child that was forked inside `interrupts_held`, raise again the signals that it received before it set its
-    own handlers."""
+    """Raise the signals that a child recorded before it set its own handlers. Call this in a child that was forked
+    inside `interrupts_held`."""
     _gate.holds, noted, _gate.noted = [], _gate.noted, {}
     for signum in noted:
         signal.raise_signal(signum)
 
 
 class _Gate:
-    """Replaces the program's handlers. The gate records signals while interrupts are held. Otherwise, it passes them on
-    to the program's handlers, so that it does no harm if an exception has left it installed.
+    """Replaces the program's handlers. While interrupts are held, the gate records signals. Otherwise, it passes them
+    on to the program's handlers, so that a gate left installed by an exception does no harm.
 
-    No signal is lost, no matter when it arrives:
+    No signal is lost, whenever it arrives:
     - The gate is closed before it replaces the first handler. A handler that has not been replaced yet may raise an
-      exception, but no process has been started by then. It may also install another handler, so the gate keeps the
-      handlers that `signal.signal` returns.
-    - When the gate opens, it first handles the recorded signals and passes new signals on, because a handler may be
-      waiting for another handler's exception, such as that of a time limit. Then the gate restores all handlers except
-      those that one of the handlers has replaced.
+      exception, but no process has been started by then. A handler may also install another handler, so the gate keeps
+      the handlers that `signal.signal` returns.
+    - The gate handles the recorded signals and passes new ones on before it restores the handlers. The order matters
+      because a handler may be waiting for another handler's exception, such as that of a time limit. Handlers that the
+      program has replaced in the meantime are not restored.
     - If an exception interrupts the opening, it propagates, and the gate is opened again."""
 
     def __init__(self) -> None:
@@ -136,8 +136,8 @@ class _Gate:
                 signal.signal(signum, replaced)  # a handler has just run and installed this one
 
     def forked(self) -> None:
-        """Adjust the gate in a forked child. A child that was forked by the thread that holds interrupts keeps holding
-        them until `raise_noted`, because it must not run the program's handlers."""
+        """Adjust the gate in a forked child. If the thread that holds interrupts has forked, the child keeps holding
+        them until `raise_noted`, because the child must not run the program's handlers."""
         self.noted.clear()  # the parent received these
         if self.thread != threading.get_ident():
             self.holds = []

@@ -1,10 +1,10 @@
-"""Log files whose paths are chosen by an object. Programs use `LogsSpecs`, `DefaultLogsSpecs`, `LogsDest` and `Std`,
-which have the same names as in torch. Torchrun's plugins are entry points in the group `torchrun.logs_specs`
-(`--logs-specs NAME`).
+"""Lets an object choose the paths of log files. The agent writes the files.
 
-The object only chooses the paths; the agent writes the files. The class in an entry point is called in the same way as
-by torchrun. It is torch's class or derives from it, so the agent imports torch when the user selects an entry point.
-"""
+`LogsSpecs`, `DefaultLogsSpecs`, `LogsDest` and `Std` have the same names as in torch. Torchrun's plugins are entry
+points in the group `torchrun.logs_specs` (`--logs-specs NAME`).
+
+The class in an entry point is called as torchrun calls it. Such a class is torch's or derives from torch's, so the
+agent imports torch when the user selects an entry point."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TORCHS_MODULE = "torch.distributed.elastic.multiprocessing"
 
 
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
-    """Return the streams for each local rank. A rank that is not in the map has no streams."""
+    """Return the streams of each local rank. A rank that is missing from the map has no streams."""
     if isinstance(val_or_map, Std):
         return dict.fromkeys(range(local_world_size), val_or_map)
     return {rank: val_or_map.get(rank, Std.NONE) for rank in range(local_world_size)}
@@ -42,8 +42,8 @@ def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[i
 
 @dataclass
 class LogsDest:
-    """The paths of one round's files, by local rank. A stream whose path is missing or empty goes to the console. A
-    stream that is also in a `tee_` map goes to both its file and the console."""
+    """The paths of one round's files, by local rank. A stream without a path, or with an empty path, goes to the
+    console. A stream that is also in a `tee_` map goes to both its file and the console."""
 
     stdouts: dict[int, str] = field(default_factory=dict)
     stderrs: dict[int, str] = field(default_factory=dict)
@@ -55,13 +55,13 @@ class LogsDest:
 
 
 class LogsSpecs(abc.ABC):
-    """Chooses where the workers' output goes. To use it, define a subclass with the method `reify`.
+    """Chooses where the workers' output goes. Subclasses define `reify`.
 
     Args:
-        log_dir: the folder for all files (default: a new temporary one).
-        redirects: the streams that go to files only, for all workers or by local rank.
+        log_dir: the folder for all files (default: a new temporary folder).
+        redirects: the streams that go only to files, for all workers or by local rank.
         tee: the streams that go to both files and the console.
-        local_ranks_filter: the workers that write to the console (default: all).
+        local_ranks_filter: the workers whose output is shown on the console (default: all).
     """
 
     def __init__(
@@ -151,8 +151,8 @@ class DefaultLogsSpecs(LogsSpecs):
 
 
 def placer_of(specs: Any, name: str = "") -> Placer:
-    """Return the placer that calls an object's `reify`. `name` is the name of the object's entry point, if it has
-    one."""
+    """Return the placer that calls `specs.reify`. `name` is the name of the entry point that provided the object, if
+    any."""
     return partial(_place, name, specs)
 
 
@@ -164,10 +164,10 @@ def load_placer(
     Args:
         points: the group's entry points by name.
         redirects, tee: the streams, in the format of the flags `-r` and `-t`.
-        ranks: the local ranks that write to the console; empty for all.
+        ranks: the local ranks whose output is shown on the console; empty for all.
 
     Raises:
-        PluginError: there is no such entry point, or it cannot be loaded or called.
+        PluginError: there is no such entry point, or the entry point cannot be loaded or called.
     """
     if name not in points:
         known = ", ".join(sorted(points)) or "none is installed"
@@ -186,8 +186,8 @@ def load_placer(
 
 
 def installed_points(allowed: Collection[str] | None = None) -> dict[str, EntryPoint]:
-    """Return the group's entry points by name. Unless `allowed` is None, only the entry points of distributions in
-    `allowed` are returned."""
+    """Return the group's entry points by name. Unless `allowed` is None, only the distributions in `allowed` are
+    searched."""
     from importlib.metadata import entry_points
 
     names = None if allowed is None else {normalised(name) for name in allowed}

@@ -1,7 +1,7 @@
-"""NUMA binding: given a description of the machine, chooses the processors on which a worker may run.
+"""Chooses the processors on which each worker may run (NUMA binding).
 
-The four modes are torchrun's. If the description lacks information that a mode needs, workers are not bound, because a
-slow job is better than no job."""
+The four modes are torchrun's. If the machine's description lacks information that a mode needs, workers are not bound,
+because a slow job is better than no job."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ _NOWHERE = -1  # a NUMA node without processors
 
 @dataclass(frozen=True)
 class Machine:
-    """The processors that this process may use, and each accelerator's NUMA node, ordered by the accelerators'
-    indices."""
+    """The processors that this process may use, and the NUMA node of each accelerator, in order of index."""
 
     cpus: tuple[Cpu, ...] = ()
     device_nodes: tuple[int, ...] = ()
 
     def node_of(self, local_rank: int, workers: int) -> int | None:
-        """Return the NUMA node of the worker's accelerator. Without accelerators, workers are spread over the nodes."""
+        """Return the NUMA node of the worker's accelerator. On a machine without accelerators, workers are spread over
+        the nodes."""
         if local_rank < len(self.device_nodes):
             return self.device_nodes[local_rank]
         nodes = sorted({cpu.node for cpu in self.cpus})
@@ -69,9 +69,10 @@ class Machine:
         return nodes[local_rank * len(nodes) // max(workers, 1)]
 
     def seen_through(self, visible: str | None) -> Machine:
-        """Return the same machine, with its devices numbered as CUDA_VISIBLE_DEVICES numbers them. As in CUDA, the list
-        of devices ends at the first index that does not exist. If a device is not identified by an index, its NUMA node
-        is unknown."""
+        """Return the same machine, with its devices numbered as in CUDA_VISIBLE_DEVICES.
+
+        As in CUDA, the list ends at the first index that does not exist. The NUMA node of a device that is not
+        identified by an index is unknown."""
         if visible is None or not self.device_nodes:
             return self
         nodes: list[int] = []
@@ -83,16 +84,16 @@ class Machine:
 
 
 def _share(own: list[Cpu], place: int, sharers: int) -> Cpus:
-    """Return one worker's share of the processors: whole physical cores, divided as evenly as possible. Workers do not
-    share cores."""
+    """Return one worker's share of the processors. Whole physical cores are divided as evenly as possible, so workers
+    never share a core."""
     cores = sorted({cpu.core for cpu in own})
     mine = set(cores[place * len(cores) // sharers : (place + 1) * len(cores) // sharers])
     return frozenset(cpu.number for cpu in own if cpu.core in mine)
 
 
 def _cache_group(own: list[Cpu], place: int) -> Cpus:
-    """Return the processors that share one last-level cache. Such groups are assigned to the workers in turn, starting
-    with the largest group."""
+    """Return a group of processors that share a last-level cache. The groups are assigned to workers in turn, starting
+    with the largest."""
     groups: dict[int, list[int]] = {}
     for cpu in own:
         groups.setdefault(cpu.cache, []).append(cpu.number)
@@ -102,14 +103,14 @@ def _cache_group(own: list[Cpu], place: int) -> Cpus:
 
 @dataclass(frozen=True)
 class Binding:
-    """A mode and the machine to which it applies. Without a mode, workers are not bound."""
+    """A binding mode and the machine to which it applies. Without a mode, workers are not bound."""
 
     mode: Mode | None = None
     machine: Machine = field(default_factory=Machine)
 
     def cpus_for(self, local_rank: int, workers: int) -> Cpus:
-        """Return the processors for one worker. The set is empty, which means no binding, if there is no mode or the
-        machine's description lacks information that the mode needs."""
+        """Return the processors for one worker. An empty set means no binding: there is no mode, or the machine's
+        description lacks information that the mode needs."""
         node = self.machine.node_of(local_rank, workers)
         own = [cpu for cpu in self.machine.cpus if cpu.node == node]
         if self.mode is None or not own:
@@ -126,7 +127,7 @@ class Binding:
         return _cache_group(own, place)
 
     def seen_through(self, visible: str | None) -> Binding:
-        """Return the binding for devices numbered as CUDA_VISIBLE_DEVICES numbers them."""
+        """Return the binding for devices that are numbered as in CUDA_VISIBLE_DEVICES."""
         return replace(self, machine=self.machine.seen_through(visible))
 
 
@@ -143,7 +144,7 @@ def bind(cpus: Cpus | set[int]) -> None:
 
 @contextlib.contextmanager
 def bound_to_cpus(cpus: Cpus) -> Iterator[None]:
-    """Restrict the child processes that this thread starts inside the context to these processors (see `bind`)."""
+    """Restrict child processes to these processors, if this thread starts them inside the context (see `bind`)."""
     if not cpus:
         yield
         return
@@ -156,7 +157,7 @@ def bound_to_cpus(cpus: Cpus) -> Iterator[None]:
 
 
 def read_machine(sys_root: Path = Path("/sys"), proc_root: Path = Path("/proc")) -> Machine:
-    """Describe this machine, as far as the kernel exposes its properties."""
+    """Describe this machine, as far as the kernel exposes the information."""
     allowed = sorted(os.sched_getaffinity(0))
     cpus = tuple(cpu for number in allowed if (cpu := _read_cpu(number, sys_root)) is not None)
     return Machine(cpus, _read_device_nodes(sys_root, proc_root))
@@ -175,8 +176,8 @@ def _read_cpu(number: int, sys_root: Path) -> Cpu | None:
 
 
 def _read_device_nodes(sys_root: Path, proc_root: Path) -> tuple[int, ...]:
-    """Return the NUMA nodes of NVIDIA devices, ordered by the devices' bus addresses. The driver uses the same order,
-    and so does CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    """Return the NUMA nodes of NVIDIA devices, in the order of their bus addresses. The driver uses the same order, as
+    does CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID."""
     addresses = sorted(folder.name.lower() for folder in proc_root.glob("driver/nvidia/gpus/*"))
     nodes = (_read_int(sys_root / "bus/pci/devices" / address / "numa_node") for address in addresses)
     return tuple(max(node or 0, 0) for node in nodes)  # a machine with one node reports -1

@@ -1,7 +1,7 @@
-"""The output of one round: the workers' pipes and log files, and the pump that forwards their output line by line.
+"""The output of one round: the workers' pipes and log files, and the pump that forwards output line by line.
 
-The pump is a separate thread. If the console blocks (a paused terminal, a full pipe), it must hold up the workers that
-write to it, as it would without an agent, but it must never hold up the agent itself."""
+The pump is a separate thread. A blocked console (a paused terminal, a full pipe) must hold up the workers that write to
+it, as it would without an agent. It must never hold up the agent."""
 
 from __future__ import annotations
 
@@ -35,12 +35,18 @@ _LAST_MOMENT: Duration = 1.0  # seconds for which `finish` waits for a pump that
 
 
 class OutputPump:
-    """A thread that moves output from pipes to their channels, and closes a pipe and its channel when the output ends.
-    `channels` maps the pipes' read ends to channels.
+    """A thread that moves output from pipes to channels. When a pipe's output ends, the thread closes the pipe and its
+    channel.
 
-    Call `start` first, `end` when all writers have ended, and `finish` when `done` is readable or too much time has
-    passed. `busy` is true while output is being written to the console or a file, and stays true if that write
-    blocks."""
+    Call `start` first, and `end` when all writers have ended. Call `finish` when `done` is readable or too much time
+    has passed.
+
+    Args:
+        channels: maps the read end of each pipe to its channel.
+
+    Attributes:
+        busy: whether output is being written to the console or a file. Stays true while that write is blocked.
+    """
 
     def __init__(self, channels: Mapping[int, Channel]) -> None:
         self._channels = dict(channels)
@@ -63,8 +69,8 @@ class OutputPump:
         start_thread(self._thread)
 
     def catch_up(self, patience: Duration) -> bool:
-        """Wait for up to `patience` seconds until everything that is now in the pipes has been moved. Returns whether
-        everything has been moved."""
+        """Wait until everything that is in the pipes now has been moved, for at most `patience` seconds. Returns
+        whether it has been moved."""
         if self._ending or not self._thread.is_alive():
             return True
         caught_up = threading.Event()
@@ -76,14 +82,14 @@ class OutputPump:
         return caught_up.wait(patience)
 
     def end(self) -> None:
-        """Tell the pump to forward the remaining output and stop. Call this when no workers are left. Idempotent."""
+        """Make the pump forward the remaining output and stop. Call this when no workers are left. Idempotent."""
         if not self._ending:
             self._ending = True
             os.close(self._wake_writer)
 
     def finish(self) -> bool:
-        """Release the pump, or abandon it if the console blocks it. Call this method once, after `end`. Returns whether
-        all output has been delivered or has been left to a background `cat` (see `_hand_over`)."""
+        """Release the pump, or abandon it if the console blocks it. Call this once, after `end`. Returns whether all
+        output has been delivered or left to a background `cat` (see `_hand_over`)."""
         if self._thread.ident is None:  # the thread could not be started
             self._run()
         else:
@@ -94,7 +100,7 @@ class OutputPump:
         return delivered
 
     def owned(self) -> list[int]:
-        """Return the pump's descriptors, which only the agent may keep open."""
+        """Return the pump's descriptors, of which no other process may keep copies."""
         return [*self._channels, self._wake_reader, self._done_writer]
 
     def _run(self) -> None:
@@ -111,7 +117,7 @@ class OutputPump:
         os.close(self._done_writer)
 
     def _turn(self) -> bool:
-        """Wait once, and handle what has arrived. Returns false if the pump has to end."""
+        """Wait once, and handle what has arrived. Returns false if the pump must end."""
         unfinished = {fd: channel for fd, channel in self._channels.items() if channel.unfinished}
         ready = self._selector.select(_UNFINISHED_LINE_AFTER if unfinished else None)
         if not ready:
@@ -123,7 +129,8 @@ class OutputPump:
         return self._wake_reader not in fds or self._woken()
 
     def _woken(self) -> bool:
-        """Handle a request from `catch_up`. Returns false if the wake pipe has no writer left, so the pump must end."""
+        """Handle a request from `catch_up`. Returns false if the wake pipe is closed, which means that the pump must
+        end."""
         if not os.read(self._wake_reader, _CHUNK):
             return False
         for fd in list(self._channels):
@@ -149,8 +156,8 @@ class OutputPump:
         return len(data)
 
     def _hand_over(self, fd: int) -> None:
-        """Hand the pipe to a background `cat`, so that a process in another session, such as an uploader, can keep
-        writing without SIGPIPE after the agent exits. `cat` exits when that process closes the pipe."""
+        """Hand the pipe to a background `cat`, which exits when the last writer closes the pipe. A process in another
+        session, such as an uploader, can then keep writing without SIGPIPE after the agent exits."""
         with open(os.devnull, "wb") as null:
             destination = self._channels[fd].destination
             places = (fd, null.fileno() if destination is None else destination, null.fileno())
@@ -165,7 +172,8 @@ class OutputPump:
                 get_logger().warning("output lost", reason=reason)
 
     def _take_what_is_there(self, fd: int) -> bool:
-        """Move the output that is in the pipe now, even if writers add more. Returns false at the end of the stream."""
+        """Move the output that is in the pipe now, even if writers keep adding more. Returns false at the end of the
+        stream."""
         left = _LARGEST_PIPE
         while left > 0 and wait_readable(fd, 0):
             moved = self._read(fd)
@@ -180,8 +188,8 @@ class OutputPump:
         os.close(fd)
 
     def _guarded(self, fd: int, move: Callable[[], None]) -> None:
-        """Call `move`, and continue after any error. A bug may lose output, but it must not leave a worker's pipe
-        without a reader. Only the first error in each stream is logged."""
+        """Call `move`, and continue after any error. A bug may lose output, but must not leave a worker's pipe without
+        a reader. Only the first error of each stream is logged."""
         try:
             move()
         except Exception as error:  # noqa: BLE001 - any fault at all
@@ -192,10 +200,13 @@ class OutputPump:
 
 
 class RoundOutput:
-    """The output of one round. Create the object before the workers start, give each worker the descriptors from
-    `stdio`, call `begin` after all workers have started, and call `finish` at the end. `pump` moves the output.
+    """The output of one round.
 
-    Raises ConfigurationError if a log file cannot be opened or a limit on open files is reached.
+    Create the object before the workers start, and give each worker the descriptors from `stdio`. Call `begin` when all
+    workers have started, and `finish` at the end.
+
+    Raises:
+        ConfigurationError: a log file cannot be opened, or a limit on open files is reached.
     """
 
     def __init__(self, plan: RoundPlan, policy: OutputPolicy, folder: Path, placement: Placement | None = None) -> None:
@@ -224,13 +235,13 @@ class RoundOutput:
         forks.drop_in_forks(self)
 
     def stdio(self, local_rank: int) -> tuple[int | None, int | None]:
-        """Return the descriptors for the worker's stdout and stderr. None means that the worker inherits the
-        agent's."""
+        """Return the descriptors for the worker's stdout and stderr. None means that the worker inherits the agent's
+        stream."""
         return self._ends.get((local_rank, Stream.OUT)), self._ends.get((local_rank, Stream.ERR))
 
     def begin(self) -> None:
-        """Start the pump, after closing the agent's write ends, because all workers have their copies by now. Each
-        stream then ends when its last writer ends."""
+        """Close the agent's write ends, and start the pump. All workers must have started, because they then have their
+        own copies. Each stream ends when its last writer ends."""
         self._close_write_ends()
         self.pump.start()
 
@@ -241,7 +252,7 @@ class RoundOutput:
         return self.pump.done
 
     def delivered(self) -> int:
-        """Return the number of bytes read plus those written to the console. It grows for as long as output moves."""
+        """Return a number that grows while output moves: the bytes read plus the bytes written to the console."""
         return self.pump.moved + sum(console.written for console in self._consoles.values())
 
     def finish(self) -> bool:
@@ -254,13 +265,13 @@ class RoundOutput:
         return delivered
 
     def close(self) -> None:
-        """Close the workers' files. Call it after `finish`, when nothing more needs to be read from them."""
+        """Close the workers' files. Call this after `finish`, when nothing more needs to be read from the files."""
         for file in self._own_files():
             file.close()
         self._sources.clear()
 
     def tail(self, local_rank: int) -> tuple[str, ...]:
-        """Return the last lines of the worker's stderr, which are complete once `finish` has returned."""
+        """Return the last lines of the worker's stderr. The lines are complete once `finish` has returned."""
         return self._sources[local_rank, Stream.ERR].tail()
 
     def files(self, local_rank: int) -> tuple[Path, ...]:
@@ -268,20 +279,22 @@ class RoundOutput:
         return tuple(source.path for source in self._streams(local_rank) if source.path)
 
     def expect_dump(self, local_rank: int) -> None:
-        """Ignore dumps that the worker wrote before this call, because it will be asked for its stacks."""
+        """Ignore dumps that the worker wrote before this call. Call this before the worker is asked for its stacks."""
         self._sources[local_rank, Stream.ERR].expect_dump()
 
     def dump(self, local_rank: int) -> str:
-        """Return the stacks that faulthandler wrote to the worker's stderr and that the pump has already read."""
+        """Return the stacks in the worker's stderr, as far as the pump has read it."""
         return self._sources[local_rank, Stream.ERR].dump()
 
     def written(self, local_rank: int) -> int:
-        """Return how many bytes the worker has written so far, to files or through the pump."""
+        """Return how many bytes the worker has written, to files or through the pump."""
         return sum(source.written for source in self._streams(local_rank))
 
     def drop(self) -> None:
-        """Close this round's descriptors in a forked child, so that they do not stay open after the other workers or
-        the agent have ended. A worker has its own copies by then. The pump runs while other threads fork, so a
+        """Close this round's descriptors in a forked child, so that they do not outlive the other workers or the agent.
+        A worker has its own copies by then.
+
+        Only descriptors that still refer to the round's pipes are closed. The pump runs while other threads fork, so a
         descriptor may have been closed, and its number reused for another file."""
         for fd in self._owned():
             with contextlib.suppress(OSError):
@@ -334,14 +347,14 @@ def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
 
 
 def _identity(fd: int) -> tuple[int, int]:
-    """Return the kernel's identifier of a pipe or file. It is the same for both ends of a pipe."""
+    """Return the kernel's identifier of a pipe or file. Both ends of a pipe have the same identifier."""
     status = os.fstat(fd)
     return status.st_dev, status.st_ino
 
 
 def unwritable(error: OSError, log_dir: bool) -> ConfigurationError:
-    """Return the error for a file or folder that cannot be created. `log_dir` states whether the user chose the folder;
-    otherwise, it is a temporary folder."""
+    """Return the error for a file or folder that cannot be created. `log_dir` is true if the user chose the folder, and
+    false for a temporary folder."""
     return ConfigurationError(
         Problem(
             "--log-dir" if log_dir else "TMPDIR",
@@ -352,8 +365,12 @@ def unwritable(error: OSError, log_dir: bool) -> ConfigurationError:
 
 
 def make_folder(folder: Path, latest: Path | None) -> None:
-    """Create the round's folder. Unless `latest` is None (for a temporary folder), make the link `latest` in the log
-    folder point to it. Raises ConfigurationError if the folder cannot be created."""
+    """Create the round's folder. Unless `latest` is None, make the link `latest` in the log folder point to it.
+    `latest` is None for a temporary folder.
+
+    Raises:
+        ConfigurationError: the folder cannot be created.
+    """
     try:
         if latest is None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -366,8 +383,8 @@ def make_folder(folder: Path, latest: Path | None) -> None:
 
 
 def _point(link: Path, folder: Path) -> None:
-    """Replace the link in one step, so that it always points to a folder. If the file system does not support links, or
-    if there is already a folder with the link's name, the job runs without the link."""
+    """Replace the link in one step, so that it always points to a folder. The job runs without the link if the file
+    system does not support links, or if a folder with the link's name already exists."""
     fresh = link.with_name(f".{link.name}.{secrets.token_hex(8)}")  # other nodes may share the folder
     try:
         fresh.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)

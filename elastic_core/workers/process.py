@@ -1,7 +1,7 @@
-"""One worker's process: its environment, the start of its command (for functions, see `functions`), the detection of
-its end, and errors for limits that prevent workers from starting.
+"""One worker's process: its environment, its command, the detection of its end, and errors for limits that prevent
+workers from starting. For functions, see `functions`.
 
-A sentinel is a file descriptor that becomes readable when a process has ended, so the agent need not poll."""
+A sentinel is a file descriptor that becomes readable when a process has ended, so that the agent need not poll."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import Child, Launch, RoundPlan, WorkerRanks
 
 FileLimit = tuple[int, int]
-"""The soft and the hard limit on the number of files that a process may open."""
+"""The soft and hard limits on the number of files that a process may open."""
 
 _MOST_FILES = 1 << 16  # more than any job needs; a higher limit slows programs that iterate over all descriptors
 
 REAPED_BY_OTHERS = 256
-"""The exit code that is reported for a child if another part of the program has waited for it. No process can exit with
-this code."""
+"""The exit code that is reported for a child if another part of the program has waited for the child. No process can
+exit with this code."""
 
 
 EnvironmentMaker = Callable[["RoundPlan", "WorkerRanks", Mapping[str, str], str], dict[str, str]]
-"""Creates one worker's environment from the round's plan, its ranks, the inherited variables and its error file."""
+"""Creates one worker's environment from the round's plan, the worker's ranks, the inherited variables and the path of
+the error file."""
 
 
 @dataclass(frozen=True)
 class EnvironmentPolicy:
-    """The user's choices for the workers' environment. `faulthandler` states whether the agent must be able to ask the
-    workers for their stacks."""
+    """The user's choices for the workers' environment. `faulthandler` is true if the agent must be able to ask workers
+    for their stacks."""
 
     virtual_local_rank: bool = False
     faulthandler: bool = False
@@ -50,9 +51,10 @@ class EnvironmentPolicy:
     def __call__(
         self, plan: RoundPlan, ranks: WorkerRanks, parent: Mapping[str, str], error_file: str
     ) -> dict[str, str]:
-        """Return all variables for one worker. Variables from plugins override the parent's, and the agent's override
-        both. The agent's defaults (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING, PYTHONFAULTHANDLER) do not
-        override anything."""
+        """Return all variables for one worker. Plugins' variables override the parent's, and the agent's variables
+        override both.
+
+        The agent's defaults (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING, PYTHONFAULTHANDLER) override nothing."""
         given = {**parent, **plan.contributed}
         variables = {**given, **_ours(plan, ranks, given, error_file)}
         if self.faulthandler:
@@ -109,7 +111,7 @@ def substitute_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[s
 
 
 class CommandStarter:
-    """The starter `subprocess`, which runs a command line after replacing `${local_rank}` in it."""
+    """The starter `subprocess`, which runs a command with `${local_rank}` replaced."""
 
     def __init__(self, command: tuple[str, ...]) -> None:
         self._command = command
@@ -152,8 +154,9 @@ class _CommandChild:
 
 @dataclass
 class WorkerProcess:
-    """A worker that has been started. `start` (clock ticks since boot) and the process id together identify it.
-    `sentinel` becomes readable once the worker has ended. It is -1 before `watch` and after `reap` or `release`."""
+    """A worker that has been started. The process id and `start` (clock ticks since boot) together identify the worker.
+
+    `sentinel` becomes readable when the worker has ended. It is -1 before `watch` and after `reap` or `release`."""
 
     ranks: WorkerRanks
     launch: Launch
@@ -172,7 +175,7 @@ class WorkerProcess:
         self.sentinel = open_sentinel(self.pid) if own is None else own
 
     def reap(self) -> bool:
-        """Return whether the process has ended, and close the sentinel if so. Not to be called after that."""
+        """Return whether the process has ended, and close the sentinel if so. Must not be called again after that."""
         self.exitcode = self.child.poll()
         if self.exitcode is None:
             return False
@@ -187,9 +190,10 @@ class WorkerProcess:
 
 
 def reap_child(pid: int) -> int | None:
-    """Return the exit code of a child, or None while it is running. If the host program waits for all children, the
-    code may be lost, and REAPED_BY_OTHERS is returned. `subprocess` would report success instead, and `multiprocessing`
-    would report nothing."""
+    """Return the exit code of a child, or None while the child is running.
+
+    Returns REAPED_BY_OTHERS if the host program has waited for the child, because the code is then lost. `subprocess`
+    would report success, and `multiprocessing` would report nothing."""
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -198,8 +202,12 @@ def reap_child(pid: int) -> int | None:
 
 
 def make_exits_visible() -> None:
-    """Undo an inherited SIG_IGN for SIGCHLD. This setting makes the kernel discard exit codes, so every failure would
-    look like a success. Workers inherit the change. Raises ConfigurationError outside the main thread."""
+    """Undo an inherited SIG_IGN for SIGCHLD, which makes the kernel discard exit codes, so that every failure would
+    look like a success. Workers inherit the change.
+
+    Raises:
+        ConfigurationError: the setting must be undone, but this is not the main thread.
+    """
     if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
         return
     try:
@@ -215,8 +223,11 @@ def make_exits_visible() -> None:
 
 
 def open_sentinel(pid: int) -> int:
-    """Return a sentinel for a child. The caller must close it. Raises OSError if no file descriptors or threads are
-    left."""
+    """Return a sentinel for a child. The caller must close it.
+
+    Raises:
+        OSError: no file descriptors or threads are left.
+    """
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):  # no pidfds (before Linux 5.3), or other code has already reaped the child
@@ -224,7 +235,7 @@ def open_sentinel(pid: int) -> int:
 
 
 def thread_sentinel(pid: int) -> int:
-    """Open a sentinel with a thread that waits for the child without reaping it."""
+    """Return a sentinel that is backed by a thread, which waits for the child without reaping it."""
     readable, writable = os.pipe()
 
     def wait() -> None:
@@ -244,7 +255,7 @@ def thread_sentinel(pid: int) -> int:
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Start the thread. Raises OSError, as for other limits, if the system allows no more threads."""
+    """Start the thread. Raises OSError, as other limits do, if the system allows no more threads."""
     try:
         thread.start()
     except RuntimeError as error:
@@ -252,7 +263,8 @@ def start_thread(thread: threading.Thread) -> None:
 
 
 def wait_readable(fd: int, timeout: Duration) -> bool:
-    """Wait up to `timeout` seconds for one descriptor. Returns whether it is readable."""
+    """Wait until the descriptor is readable, for at most `timeout` seconds. Returns whether the descriptor is
+    readable."""
     waiter = select.poll()
     waiter.register(fd, select.POLLIN)
     return bool(waiter.poll(timeout * 1000))
@@ -260,8 +272,8 @@ def wait_readable(fd: int, timeout: Duration) -> bool:
 
 @contextlib.contextmanager
 def more_files() -> Iterator[FileLimit]:
-    """Inside this context, let this process open as many files as its hard limit allows, because each worker needs
-    some. Yields the previous limit, which the workers get."""
+    """Raise this process's limit on open files inside the context, as far as the hard limit allows, because each worker
+    needs some files. Yields the previous limit, which workers get."""
     before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft == resource.RLIM_INFINITY or soft >= enough:
@@ -290,7 +302,7 @@ _REMEDIES = {
 
 
 def remedy(error: OSError) -> str | None:
-    """Return advice for the error, or None if it was not caused by a limit."""
+    """Return advice for the error, or None if no limit caused the error."""
     return _REMEDIES.get(error.errno or 0)
 
 
@@ -301,7 +313,7 @@ def cannot_run(program: str, error: OSError) -> ConfigurationError:
 
 
 def cannot_start(error: OSError, workers: int) -> ConfigurationError:
-    """Return the error to raise when starting `workers` workers has failed with an OSError."""
+    """Return the error to raise if an OSError prevents `workers` workers from starting."""
     if error.errno is None and "path too long" in str(error):  # multiprocessing's fork server cannot listen
         why = f"the path of the temporary folder {tempfile.gettempdir()} is too long for a Unix socket"
         return ConfigurationError(Problem("TMPDIR", f"{why}; choose a shorter one, or use the 'spawn' start method"))
@@ -309,7 +321,7 @@ def cannot_start(error: OSError, workers: int) -> ConfigurationError:
 
 
 def cannot_do(error: OSError, what: str, do: str) -> ConfigurationError:
-    """Return the error to raise when `do` has failed with an OSError. `what` is the setting or file to look at."""
+    """Return the error to raise if an OSError prevents the action `do`. `what` is the setting or file to look at."""
     why = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
     advice = remedy(error) or "the kernel's log (`dmesg`) may show why"
     return ConfigurationError(Problem(what, f"cannot {do}: {why}; {advice}"))

@@ -1,18 +1,19 @@
-"""Sessions: finds and signals all of a worker's processes. This file is also the guardian, which kills them when the
-agent dies.
+"""Finds and signals all of a worker's processes. As a program, this file is the guardian, which kills these processes
+when the agent dies.
 
 Every worker leads its own session. A process belongs to a worker if it is in the worker's session and did not start
-before the worker, whatever its parent is now. Processes are never found by name. A process that created its own session
-(a daemon) has detached on purpose, so it is never signaled. An unrelated process that got the process id of an ended
-worker is not signaled either. A worker that has not yet created its session (a worker that runs a function starts an
-interpreter first) is identified only by its process id and start time.
+before the worker, whatever its parent is now. Processes are never found by name.
+
+Some processes are never signaled. A process that created its own session (a daemon) has detached on purpose. An
+unrelated process may have received the process id of an ended worker. A worker that runs a function starts an
+interpreter before it creates its session. Until then, only its process id and start time identify it.
 
 Processes are read from /proc. If /proc is missing or belongs to another PID namespace, only the leaders and the process
-groups that they created can be found. psutil would not help: it reads the same files, the guardian runs without
-installed packages, and the start time that psutil computes changes when the clock is set.
+groups that they created can be found. psutil would not help. It reads the same files, the guardian runs without
+installed packages, and psutil's start times change when the clock is set.
 
-`HelperProcess` runs this file as the guardian. The guardian needs only the standard library, so that it starts within
-milliseconds. It leads its own session, so that a signal to the agent's session does not reach it."""
+`HelperProcess` runs this file as the guardian. The guardian needs only the standard library, so it starts within
+milliseconds. The guardian leads its own session, so signals to the agent's session do not reach it."""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ _PAUSE_MS = 10  # between passes: the kernel needs time to remove a large proces
 
 
 class ProcessStat(NamedTuple):
-    """A line of the process table. `start` (clock ticks since boot in /proc) makes `pid` unique, unless it is
-    UNKNOWN."""
+    """A line of the process table. `pid` and `start` (clock ticks since boot in /proc) together are unique, unless
+    `start` is UNKNOWN."""
 
     pid: int
     state: str
@@ -55,8 +56,10 @@ class ProcessStat(NamedTuple):
 
 
 class ProcTable:
-    """The kernel's process table, read from /proc. It keeps a spare descriptor open, and closes it to read the table
-    when no other descriptors are left. Otherwise, the agent could not see or kill the running workers."""
+    """The kernel's process table, read from /proc.
+
+    The object keeps a spare descriptor open, and closes it to read the table when no other descriptors are left.
+    Without a spare descriptor, the agent could not see or kill the running workers."""
 
     def __init__(self) -> None:
         self._spare: list[int] = []  # the thread that pops the descriptor closes it, so it is closed only once
@@ -101,7 +104,8 @@ def _content(path: str, most: int = -1) -> bytes:
 
 
 class ProcessIds:
-    """A substitute for /proc. It looks up a process or, if the process has ended, the process group that it created."""
+    """A substitute for /proc that looks up a process or, if the process has ended, the process group that it
+    created."""
 
     def pids(self) -> Iterable[int]:
         """Return nothing, because processes can be looked up only by their ids."""
@@ -138,8 +142,8 @@ def start_of(pid: int) -> int:
 
 
 def members(leaders: dict[int, int]) -> list[ProcessStat]:
-    """Return the live processes in the sessions of `leaders`, which maps process ids to starts. The leaders themselves
-    are included."""
+    """Return the live processes in the sessions of `leaders`, including the leaders. `leaders` maps process ids to
+    starts."""
     table = best_table()
     found = [table.stat(pid) for pid in {*leaders, *table.pids()}]
     stats = [stat for stat in found if stat]
@@ -151,8 +155,8 @@ def members(leaders: dict[int, int]) -> list[ProcessStat]:
 
 
 def leader_of(pid: int, leaders: dict[int, int]) -> int | None:
-    """Return the leader, among `leaders`, of the session that this live process belongs to. The leader may be the
-    process itself. Returns None if there is no such leader."""
+    """Return the leader, among `leaders`, of the session of this live process. The process may itself be the leader.
+    Returns None if there is no such leader."""
     table = best_table()
     stat = table.stat(pid)
     if stat is None or stat.ended:
@@ -174,12 +178,13 @@ def _belongs(stat: ProcessStat, leaders: dict[int, int]) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """Return the first part of the process's command line, for messages. It is empty if the process has ended."""
+    """Return the beginning of the process's command line, for messages. The result is empty if the process has
+    ended."""
     return _shown(pid, "cmdline").replace("\0", " ").strip()
 
 
 def waits_in(pid: int) -> str:
-    """Return the kernel function in which the process is waiting. It is empty if the kernel does not show it."""
+    """Return the kernel function in which the process is waiting, or an empty string if the kernel does not show it."""
     return _shown(pid, "wchan").strip("0")
 
 
@@ -190,7 +195,7 @@ def _shown(pid: int, name: str) -> str:
 
 
 def send(pid: int, signum: int) -> None:
-    """Send the signal to one process if it exists."""
+    """Send the signal to the process, if it exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signum)
 
@@ -213,9 +218,10 @@ def group_exists(leader: int) -> bool:
 
 
 def send_all(leaders: dict[int, int], signum: int) -> None:
-    """Send the signal to the sessions of `leaders`. Whole process groups are signaled first, so that no process escapes
-    by forking. Processes in other groups, or in a group whose leader has ended, come next; finding them takes a long
-    time if many processes are running."""
+    """Send the signal to the sessions of `leaders`.
+
+    Whole process groups are signaled first, so that no process escapes by forking. The remaining processes are in other
+    groups, or in a group whose leader has ended. Finding them takes long if many processes are running."""
     table = best_table()
     # A leader that has not created its group yet is still in the agent's.
     found = [(table.stat(leader), start) for leader, start in leaders.items()]
@@ -232,8 +238,8 @@ def send_all(leaders: dict[int, int], signum: int) -> None:
 
 
 def kill_all_but_helpers(leaders: dict[int, int]) -> bool:
-    """Send SIGKILL to the sessions of `leaders`, but spare helpers (see `WorkerProcesses.kill_workers`). Returns
-    whether there are helpers. Without /proc, no helpers are found."""
+    """Send SIGKILL to the sessions of `leaders`, sparing helpers (see `WorkerProcesses.kill_workers`). Returns whether
+    there are helpers. Without /proc, no helpers are found."""
     living = members(leaders)
     helpers = {stat.pid for stat in living if stat.pid not in leaders and _is_deaf(stat.pid)}
     served = {stat.session for stat in living if stat.pid in helpers}
@@ -251,7 +257,7 @@ def _is_deaf(pid: int) -> bool:
 
 
 def catches(pid: int, signum: int) -> bool:
-    """Return whether the process has a handler for the signal. Returns true if /proc is unavailable."""
+    """Return whether the process has a handler for the signal. Without /proc, the result is always true."""
     return _has(pid, (b"SigCgt:",), signum) or not os.path.exists(f"{_PROC}/self/status")
 
 
@@ -263,8 +269,8 @@ def _has(pid: int, masks: tuple[bytes, ...], signum: int) -> bool:
 
 
 def end(leaders: dict[int, int]) -> None:
-    """Send SIGKILL to the sessions until no processes are left in them, or until it is clear that one will not die.
-    Helpers get some time to exit on their own before they are killed."""
+    """Send SIGKILL to the sessions until no processes are left in them, or until it is clear that a process will not
+    die. Helpers first get some time to exit on their own."""
     until = time.monotonic() + _HELPERS_GRACE_S
     while kill_all_but_helpers(leaders) and time.monotonic() < until:
         select.poll().poll(_PAUSE_MS)
@@ -276,13 +282,14 @@ def end(leaders: dict[int, int]) -> None:
 
 
 def link_of(fd: int) -> str:
-    """Return the link that /proc shows for this pipe descriptor and for each copy of it in other processes."""
+    """Return the link that /proc shows for this pipe descriptor, and for every copy of the descriptor in other
+    processes."""
     return f"pipe:[{os.fstat(fd).st_ino}]"
 
 
 def holders(link: str) -> dict[int, int]:
-    """Return the processes that have a descriptor open for this link, as a map from process ids to starts. Without
-    /proc, no processes are found."""
+    """Return the starts of the processes that have a descriptor open for this link, by process id. Without /proc, the
+    result is empty."""
     return {pid: start_of(pid) for pid in best_table().pids() if link in _links_of(pid)}
 
 
@@ -294,8 +301,8 @@ def _links_of(pid: int) -> Iterator[str]:
 
 
 def _end_holders(link: str) -> None:
-    """Kill the processes that have a descriptor open for the link, until two searches in a row find none. One search is
-    not enough, because a fork server may have been about to fork the worker or to receive the descriptor."""
+    """Kill the processes that have a descriptor open for the link, until two searches in a row find none. A single
+    search is not enough, because a fork server may be about to fork the worker or to receive the descriptor."""
     unseen = 0
     for _ in range(_PASSES):
         found = holders(link)
@@ -307,13 +314,16 @@ def _end_holders(link: str) -> None:
 
 
 def guard(orders: IO[str], held: Iterable[int] = ()) -> None:
-    """Obey `orders`, one per line, until the input ends, then kill the watched workers and the expected one. The orders
-    are `expect LINK` (a worker is about to start and will hold this link), `watch PID START` (that worker has started),
-    `forget PID`, and `scratch PATH` (a folder to remove).
+    """Obey `orders`, one per line, until the input ends. Then kill the watched workers and the expected worker, and
+    remove the scratch folders.
 
-    The input ends when the agent closes the pipe or dies for any reason. A worker that is being started at that moment
-    does not hold a copy of the pipe, but it holds the descriptor behind the expected link. Once no workers are left,
-    the descriptors in `held` are closed, which shows other nodes that the agent has ended."""
+    The orders are `expect LINK` (a worker is about to start and will hold this link), `watch PID START` (that worker
+    has started), `forget PID`, and `scratch PATH` (a folder to remove).
+
+    The input ends when the agent closes the pipe or dies for any reason. A worker that is just being started cannot
+    delay the end, because it does not hold a copy of the pipe. It does hold the descriptor behind the expected link.
+
+    The descriptors in `held` are closed when no workers are left. Other nodes then see that the agent has ended."""
     leaders: dict[int, int] = {}
     scratch: list[str] = []
     expected = ""

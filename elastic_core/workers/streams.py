@@ -1,10 +1,12 @@
-"""The destination of each worker's output streams, planned by a pure function before the round starts.
+"""Plans where each worker's output streams go. The plan is made before the round starts and has no side effects.
 
 If a stream goes only to a file, the worker writes that file directly. Otherwise, stderr passes through the agent, so
-that failure reports can show its last lines. Stdout also passes through the agent if there are several workers, whose
-lines must stay whole, or if the user wants prefixes, filters or hang detection. In all other cases, the worker writes
-directly to the agent's own stdout, which may be a terminal. On a terminal, the lines of several workers begin with the
-rank. In a file or a pipe, the lines are unchanged unless `--tee` adds a prefix."""
+that failure reports can show its last lines. Stdout passes through the agent in two cases: if there are several
+workers, whose lines must stay whole, or if the user wants prefixes, filters or hang detection. In all other cases, the
+worker writes directly to the agent's own stdout, which may be a terminal.
+
+On a terminal, the lines of several workers begin with the rank. In a file or a pipe, the lines are unchanged unless
+`--tee` adds a prefix."""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
 TERMINAL_PREFIX = "[rank${rank}] "
 
 FILTERED = "filtered"
-"""The name, without a suffix, of the files that collect all workers' filtered lines."""
+"""The name, without a suffix, of the files that collect the filtered lines of all workers."""
 
 StreamChoice = Callable[[int], int]
 """Maps a local rank to bits of `Stream`."""
@@ -42,9 +44,10 @@ StreamChoice = Callable[[int], int]
 
 @dataclass(frozen=True)
 class Placement:
-    """The paths of one round's files, by local rank and stream, if a `logs_specs` object chose them. A stream without a
-    file goes to the console, and a stream in `teed` goes to both its file and the console. `filtered` contains the
-    files, if any, for all workers' filtered lines."""
+    """The paths of one round's files, as chosen by a `logs_specs` object, by local rank and stream.
+
+    A stream without a file goes to the console. A stream in `teed` goes to both its file and the console. `filtered`
+    contains the files, if any, for the filtered lines of all workers."""
 
     files: Mapping[tuple[int, Stream], str] = field(default_factory=dict)
     teed: frozenset[tuple[int, Stream]] = frozenset()
@@ -53,7 +56,8 @@ class Placement:
 
 
 Placer = Callable[[dict[int, dict[str, str]]], Placement]
-"""Called once per round with the workers' environments by local rank. It may add variables to these environments."""
+"""Called once per round with the workers' environments by local rank. The placer may add variables to these
+environments."""
 
 
 def _nothing(local_rank: int) -> int:
@@ -65,8 +69,7 @@ class OutputPolicy:
     """The user's choices for output.
 
     Args:
-        ranks_filter: the local ranks whose output is shown on the console; if empty, the output of all workers is
-            shown.
+        ranks_filter: the local ranks whose output is shown on the console; if empty, all.
         prefix_template: the prefix of `tee` lines, for all workers or by local rank (default: DEFAULT_PREFIX, and
             TERMINAL_PREFIX for other lines on a terminal).
         terminals: which of this process's streams are terminals.
@@ -88,7 +91,7 @@ class OutputPolicy:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """The plan for one stream of one worker. If it is not `captured`, the worker inherits the agent's stream."""
+    """The plan for one stream of one worker. A worker inherits the agent's stream unless the stream is `captured`."""
 
     captured: bool
     console: bool = True
@@ -101,7 +104,7 @@ class StreamPlan:
 
     @property
     def only_file(self) -> Path | None:
-        """The stream's file if its output goes nowhere else, otherwise None."""
+        """The stream's file if all output goes only there, otherwise None."""
         return self.file if not self.console and self.filtered is None else None
 
 
@@ -113,8 +116,12 @@ def plan_stream(
     folder: Path,
     placement: Placement | None = None,
 ) -> StreamPlan:
-    """Return the plan for one stream of the worker whose ranks are `ranks`. `folder` is the round's log folder. A
-    `placement` overrides the files that the policy would choose."""
+    """Return the plan for one stream of the worker with these ranks.
+
+    Args:
+        folder: the round's log folder.
+        placement: if given, overrides the files that the policy would choose.
+    """
     if placement is not None:
         tee = (ranks.local, stream) in placement.teed
         file = Path(placement.files[ranks.local, stream]) if (ranks.local, stream) in placement.files else None
@@ -147,7 +154,7 @@ def _as_bytes(text: str) -> bytes:
 
 
 def line_prefix(template: str | Mapping[int, str], ranks: WorkerRanks, plan: RoundPlan) -> bytes:
-    """Return the prefix for a worker's lines. The template may contain the names below."""
+    """Return the prefix for a worker's lines. The template may use the names in the code below."""
     names = {
         "role_name": plan.role,
         "local_rank": ranks.local,
@@ -162,6 +169,6 @@ def line_prefix(template: str | Mapping[int, str], ranks: WorkerRanks, plan: Rou
 
 
 def round_folder(log_dir: Path, plan: RoundPlan) -> Path:
-    """Return `<log-dir>/<run-id>/round-<n>`. A run id that would lead outside the log folder is made valid."""
+    """Return `<log-dir>/<run-id>/round-<n>`. A run id that would lead outside the log folder is changed."""
     name = plan.run_id.replace("/", "_")
     return log_dir / (name if name.strip(".") else name.replace(".", "_")) / f"round-{plan.round}"
