@@ -1,5 +1,5 @@
-"""Addresses: parses and formats `host:port` as users write it, with brackets around an IPv6 address, and determines the
-address at which other machines reach this one."""
+"""Parses and formats `host:port` as users write it, with brackets around an IPv6 address. Also determines the address
+at which other machines reach this one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def joined_host_port(host: str, port: int) -> str:
 
 
 def split_host_port(text: str, default_port: int, part_of: str = "", least: int = 1) -> tuple[str, int]:
-    """Parse `host[:port]`. The host is a name, an IPv4 address or an IPv6 address, and is returned without brackets. A
-    bare `fe80::1` is a host, because a port requires brackets.
+    """Parse `host[:port]`, and return the host without brackets. The host is a name, an IPv4 address or an IPv6
+    address. A bare `fe80::1` is a host, because a port after an IPv6 address requires brackets.
 
     Args:
         text: the text, without surrounding white space.
         default_port: used if `text` has no port.
-        part_of: if `text` is only a part of the user's input, the whole input, for the message.
+        part_of: the user's whole input, for the message, if `text` is only a part of the input.
         least: the lowest valid port; use 0 if port 0 means any free port.
 
     Raises:
@@ -39,11 +39,11 @@ def split_host_port(text: str, default_port: int, part_of: str = "", least: int 
 
 
 def hosts_of(endpoint: str, default_port: int) -> list[tuple[str, int]]:
-    """Return the hosts and ports of one or more comma-separated endpoints or URLs:
+    """Return the host and port of each endpoint or URL in a comma-separated list. An endpoint has the form
     `[scheme://[user@]]host[:port][/path]`.
 
     Raises:
-        ValueError: one of them is not a host with a port.
+        ValueError: an endpoint is not a host with a port.
     """
     parts = [part.strip() for part in endpoint.split(",")]
     urls = [part.partition("://")[2].partition("/")[0].rpartition("@")[2] for part in parts]
@@ -51,26 +51,26 @@ def hosts_of(endpoint: str, default_port: int) -> list[tuple[str, int]]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether the host is a loopback address or one of the usual names for it, such as `localhost`."""
+    """Return whether the host is a loopback address or a usual name for one, such as `localhost`."""
     address = ip_address(host.partition("%")[0])
     return host.lower() in ("localhost", "ip6-localhost") or (address is not None and address.is_loopback)
 
 
 def is_loopback_address(host: str) -> bool:
-    """Return whether the host is a loopback address and not a name such as `localhost`."""
+    """Return whether the host is a loopback address, as opposed to a name such as `localhost`."""
     return is_loopback(host) and ip_address(host.partition("%")[0]) is not None
 
 
 def means_this_machine(host: str) -> bool:
-    """Return whether a client that connects to the host reaches its own machine, because the host is a loopback host or
-    the unspecified address (0.0.0.0 or `::`)."""
+    """Return whether a client that connects to the host reaches its own machine. This is the case for a loopback host
+    and for the unspecified address (0.0.0.0 or `::`)."""
     address = ip_address(host.partition("%")[0])
     return is_loopback(host) or (address is not None and address.is_unspecified)
 
 
 def is_remote(endpoint: str) -> bool:
-    """Return whether an endpoint names a host other than a loopback address. `localhost` is considered remote, because
-    the store's host may be known by that name. A path does not name a host."""
+    """Return whether the endpoint names any host other than a loopback address. `localhost` is considered remote,
+    because the store's host may be known by that name. A path is not remote."""
     if "/" in endpoint and "://" not in endpoint:
         return False
     try:
@@ -85,8 +85,8 @@ def without_brackets(host: str) -> str:
 
 
 def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return `host` as an address, or None if it is a name. An IPv4 address mapped into IPv6 becomes the IPv4 address
-    of the same machine."""
+    """Return `host` as an address, or None if `host` is a name. An IPv4 address mapped into IPv6 becomes a plain IPv4
+    address."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -140,7 +140,7 @@ def own_address_towards(host: str, port: int) -> str | None:
 
 def address_towards(places: Iterable[tuple[str, int]] = ()) -> str | None:
     """Return this machine's address on the route to the first of `places` that may be on another machine. If there is
-    none, return the address on the default route. Returns None if there is no route."""
+    no such place, return the address on the default route. Returns None if there is no route."""
     for host, port in (*places, _NOWHERE):
         own = own_address_towards(host, port)
         if own and not (is_loopback(own) and means_this_machine(host)):
@@ -156,7 +156,9 @@ def reached_at(places: Iterable[tuple[str, int]] = ()) -> str:
 
 
 def seen_from_outside(own: str, host: str) -> str:
-    """Return the address at which other machines reach this end of a connection to `host`, whose local address is
-    `own`. On the machine named `host`, the name often resolves to 127.0.1.1. In that case, `own` is a loopback address,
-    and the result is the machine's name, `host`."""
+    """Return the address at which other machines reach this end of a connection to `host`. `own` is the connection's
+    local address.
+
+    On the machine named `host`, the name often resolves to 127.0.1.1, so `own` is a loopback address. In that case, the
+    result is `host` itself."""
     return host if is_loopback(own) and not means_this_machine(host) else own

@@ -1,4 +1,4 @@
-"""Calls that may hang: each call runs in a separate thread, and the caller waits for it only up to a time limit."""
+"""Calls that may hang. Each call runs in a separate thread, and the caller waits only up to a time limit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 
 class CallTimeout(Exception):
-    """A call has not returned in time. It continues in its thread."""
+    """A call has not returned in time. The call continues in its thread."""
 
 
 class BackgroundCall(Generic[T]):
-    """A call to `action` that starts immediately in a daemon thread, which then calls `then`."""
+    """A call to `action` that starts immediately in a daemon thread. When the call ends, the thread calls `then`."""
 
     def __init__(
         self, action: Callable[[], T], name: str = "elastic-call", then: Callable[[], object] = lambda: None
@@ -33,8 +33,8 @@ class BackgroundCall(Generic[T]):
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def wait(self, limit: Duration) -> bool:
-        """Wait until the call has ended or `interrupt` is called, but for at most `limit` seconds. Returns whether the
-        call has ended."""
+        """Wait until the call has ended or `interrupt` is called, for at most `limit` seconds. Returns whether the call
+        has ended."""
         self._changed.wait(limit)
         return self._over
 
@@ -43,7 +43,8 @@ class BackgroundCall(Generic[T]):
         self._changed.set()
 
     def result(self, limit: Duration = 0.0) -> T:
-        """Return the call's result, or raise its exception. Raises CallTimeout after `limit` seconds."""
+        """Return the call's result, or raise its exception. Raises CallTimeout if the call has not ended within `limit`
+        seconds."""
         if not self.wait(limit):
             raise CallTimeout
         if self._error is not None:

@@ -1,9 +1,8 @@
-"""Files in folders where other users of this machine can write. In such a folder, this module never follows another
-user's link, waits for a pipe, or uses a file that another user has already put there.
+"""Safe file access in folders where other users of this machine can write. This module never follows another user's
+link, waits for a pipe, or uses a file that another user has put into such a folder.
 
 The kernel provides some of this protection (`fs.protected_symlinks`, `_regular`, `_fifos`), but only in folders with
-the sticky bit, and not on every machine.
-"""
+the sticky bit, and not on every machine."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MODE = 0o644
-"""The mode of new files. The umask may remove further permissions."""
+"""The mode of new files. The umask may remove permissions."""
 
 _FOLDER_MODE = 0o755
 _MOST_LINKS = 40  # the same number as in the kernel
@@ -26,9 +25,11 @@ _ALL_USERS = ["0", "0", "4294967295"]  # the user map of a namespace that knows 
 
 
 def distrust_reason(path: Path) -> str:
-    """Return the reason why users other than this one and root control the file or folder at the absolute `path`, or an
-    empty string if none do. All folders and links on the path are checked, because a user who can rename or redirect
-    one of them also has control. Raises OSError if there is nothing at `path`."""
+    """Return why users other than this one and root control the file or folder at the absolute `path`. Returns an empty
+    string if no such user does.
+
+    All folders and links on the path are checked, because a user who can rename or redirect one of them also has
+    control. Raises OSError if there is nothing at `path`."""
     for here, status in _way(path):
         is_folder = stat.S_ISDIR(status.st_mode)
         if not (_is_ours(status) or (is_folder and _is_unknown(status.st_uid))):
@@ -41,9 +42,10 @@ def distrust_reason(path: Path) -> str:
 
 
 def foreign(path: Path) -> str:
-    """Return why the file or link at the absolute `path` cannot be trusted: another user owns it, or everyone can write
-    to it. Returns an empty string if it can be trusted. A group may have write access, and any user may own the folder.
-    Raises OSError if there is no such file."""
+    """Return why the file or link at the absolute `path` cannot be trusted, or an empty string if it can be.
+
+    A file is not trusted if another user owns it or everyone can write to it. A group may have write access, and any
+    user may own the folder. Raises OSError if there is no such file."""
     for here in (path, Path(os.path.realpath(path))):
         status = here.lstat()
         if not _is_ours(status):
@@ -54,7 +56,8 @@ def foreign(path: Path) -> str:
 
 
 def writable_by_others(status: os.stat_result) -> bool:
-    """Return whether other users can write to the file. Members of the owner's private group are ignored."""
+    """Return whether other users can write to the file. Members of the owner's private group are not counted as other
+    users."""
     if status.st_mode & stat.S_IWOTH:
         return True
     return bool(status.st_mode & stat.S_IWGRP) and not _is_private(status.st_gid, status.st_uid)
@@ -66,7 +69,7 @@ def followed(path: Path) -> Path:
     Raises:
         PermissionError: a link on the path belongs neither to this user nor to root nor to the owner of the link's
             folder. That owner may redirect folders but not files.
-        OSError: a folder on the way is missing or inaccessible.
+        OSError: a folder on the path is missing or inaccessible.
     """
     here = path
     with contextlib.suppress(FileNotFoundError):
@@ -100,7 +103,7 @@ def is_descriptor(path: Path) -> bool:
 
 
 def open_to_append(path: Path, mode: int = MODE, access: int = os.O_WRONLY) -> int:
-    """Open a descriptor that appends to the file at `path`, which is created with `mode` if it does not exist. `path`
+    """Open the file at `path` for appending, and return the descriptor. A missing file is created with `mode`. `path`
     may also be a device, or a pipe that has a reader.
 
     Raises:
@@ -131,8 +134,8 @@ def check_existing(path: Path) -> None:
 
 
 def _check(status: os.stat_result, path: Path) -> None:
-    """Accept any file in a folder where only the owner can write. If others can also write there, the file must belong
-    to the folder's owner, to root or to this user."""
+    """Raise PermissionError if another user may have put the file there. Any file is accepted in a folder where only
+    the owner can write. In other folders, the file must belong to the folder's owner, to root or to this user."""
     if is_descriptor(path) or not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
         return
     folder = path.parent.stat()
@@ -146,7 +149,7 @@ def _check(status: os.stat_result, path: Path) -> None:
 
 
 def open_regular(path: str, flags: int) -> int:
-    """An `opener` for `open` that truncates a regular file or creates one. Raises OSError for anything else, including
+    """Truncate or create a regular file. For use as an `opener` of `open`. Raises OSError for anything else, including
     links."""
     fd = os.open(path, (flags & ~os.O_TRUNC) | os.O_NONBLOCK | os.O_NOFOLLOW, MODE)
     if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -172,7 +175,7 @@ def replace(path: Path, text: str) -> None:
 
 def make_folders(base: Path, *names: str) -> Path:
     """Create the folder `base/name/...` if it does not exist. Any user may own `base`. Folders below it must belong to
-    this user or to the owner of `base` (some file systems assign all files to one user).
+    this user or to the owner of `base`, because some file systems assign all files to one user.
 
     Raises:
         OSError: the folder cannot be created, or something else is in its place.
@@ -196,7 +199,7 @@ def make_folders(base: Path, *names: str) -> Path:
 
 
 def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield every folder and link that the kernel traverses to resolve the absolute `path`, and finally the target."""
+    """Yield every folder and link that the kernel passes to resolve the absolute `path`, and finally the target."""
     ahead, here, links = list(reversed(path.parts)), Path("/"), 0
     while ahead:
         name = ahead.pop()
@@ -220,7 +223,7 @@ def _is_ours(status: os.stat_result) -> bool:
 
 def _is_unknown(uid: int) -> bool:
     """Return whether this id stands for all users that are unknown in this container. The machine's root user is one of
-    them, so the owner of a folder from outside the container cannot be determined."""
+    them, so nothing is known about the owner of a folder from outside the container."""
     try:
         if Path("/proc/self/uid_map").read_text().split() == _ALL_USERS:
             return False
@@ -230,7 +233,7 @@ def _is_unknown(uid: int) -> bool:
 
 
 def _is_private(gid: int, owner: int) -> bool:
-    """Return whether the group is the user's private group, which has the user's name and no other members."""
+    """Return whether the group is the owner's private group, which has the owner's name and no other members."""
     import grp  # imported only if a group may write
     import pwd
 

@@ -1,4 +1,4 @@
-"""File descriptors that a forked child must close, because other processes wait until the last copy has been closed."""
+"""Closes file descriptors in forked children, because other processes wait until the last copy has been closed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def drop_in_forks(owner: Droppable) -> None:
 
 
 def stop_dropping(owner: Droppable) -> None:
-    """Stop calling `owner.drop()`, because the owner has closed its descriptors. Idempotent."""
+    """Stop calling `owner.drop()`, because the owner has closed its descriptors itself. Idempotent."""
     _owners.discard(owner)
 
 

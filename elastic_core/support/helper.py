@@ -1,6 +1,7 @@
-"""Helper processes. When this process ends, for any reason, the helper's standard input closes, which notifies the
-helper. A parent-death signal is not used, because it would not reach the helper's own children, and set-uid programs
-disable it."""
+"""Runs helper processes, which notice the end of this process for any reason, because their standard input then closes.
+
+A parent-death signal is not used, because it would not reach the helper's own children, and set-uid programs disable
+it."""
 
 from __future__ import annotations
 
@@ -21,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class HelperProcess:
-    """Runs a Python file that needs only the standard library, in a separate session.
+    """Runs a Python file that needs only the standard library, as a process in a separate session.
 
     Args:
         program: the Python file.
-        arguments: its command-line arguments.
-        environment: its complete environment.
-        folder: its working folder. The default, `/`, does not keep a file system from being unmounted.
+        arguments: the command-line arguments.
+        environment: the complete environment.
+        folder: the working folder. The default, `/`, does not keep a file system from being unmounted.
         output, errors: as in `subprocess`.
-        keeps: the descriptors that it inherits, under the same numbers.
+        keeps: the descriptors that the process inherits, under the same numbers.
 
     Raises:
         OSError: the process cannot be started.
@@ -81,13 +82,13 @@ class HelperProcess:
 
     @property
     def sentinel(self) -> int | None:
-        """A descriptor that becomes readable once the helper has ended, or None if our end of its pipe is closed."""
+        """A descriptor that becomes readable when the helper ends, or None if this process has closed its end of the
+        pipe."""
         pipe = self._process.stdin
         return None if pipe is None or pipe.closed else pipe.fileno()
 
     def order(self, line: str) -> bool:
-        """Write a line to the helper. Returns false if the helper has ended. After that, further calls do nothing and
-        return true."""
+        """Write a line to the helper. Returns false if the helper has ended. Later calls do nothing and return true."""
         pipe = self._process.stdin
         if pipe is None or pipe.closed:
             return True
@@ -99,13 +100,14 @@ class HelperProcess:
         return True
 
     def drop(self) -> None:
-        """Close our end of the pipe. If a forked child kept it open, the helper would not notice that this process has
-        ended."""
+        """Close this process's end of the pipe. A forked child must do so, because the helper would otherwise not
+        notice that its parent has ended."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def close(self, timeout: Duration) -> None:
-        """Wait for the helper to end. After `timeout` seconds, kill the helper and its whole session. Idempotent."""
+        """Close the pipe, and wait for the helper to end. After `timeout` seconds, kill the helper and its whole
+        session. Idempotent."""
         self.drop()
         try:
             self._process.wait(timeout)
@@ -115,8 +117,8 @@ class HelperProcess:
                 self._process.wait(timeout)
 
     def kill(self) -> None:
-        """Kill the helper's session, or the rest of the session if the helper itself has died. The session id belongs
-        to the helper until the helper is waited for, so this method must not poll for the helper's exit."""
+        """Kill the helper's session, or the rest of the session if the helper itself has died. Until the helper is
+        waited for, no other process can get its id, so this method must not poll for the helper's exit."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Packages that import their names on first use (PEP 562), and imports under an environment variable."""
+"""Lets packages import their names on first use (PEP 562), and imports modules with an environment variable set."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package that imports its names on first use. Assign them under `if not
-    TYPE_CHECKING`, because type checkers accept any name from a module that has `__getattr__`.
+    """Return `__getattr__` and `__dir__` for a package that imports its names on first use.
+
+    Assign them under `if not TYPE_CHECKING`, because type checkers accept any name from a module that has
+    `__getattr__`.
 
     Args:
         package: the package's `__name__`.
@@ -34,14 +36,14 @@ _lock = threading.Lock()
 
 
 def import_with(module: str, variable: str, value: str) -> Any:
-    """Import `module` while `variable` is set to `value` in the environment, and return the module.
+    """Import and return `module`, with `variable` set to `value` in the environment during the import.
 
-    The variable is removed afterward, because workers must inherit the environment as the user has set it. The variable
+    The variable is removed afterward, because workers must inherit the environment that the user has set. The variable
     is not changed if the module's package has already been imported or the user has set the variable. Thread-safe: only
     one import runs at a time.
 
     Raises:
-        ImportError: there is no such module, or it cannot be imported.
+        ImportError: there is no such module, or the module cannot be imported.
     """
     with _lock:
         if module.partition(".")[0] in sys.modules or variable in os.environ:

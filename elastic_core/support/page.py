@@ -1,8 +1,7 @@
-"""A small file that a worker maps into its memory and that its agent reads and writes.
+"""A small file that a worker maps into its memory, and that its agent reads and writes.
 
-A mapping needs no system call per access. It also needs no open descriptor, which matters because a script may close
-descriptors that it did not open.
-"""
+Access to a mapping needs no system call and no open descriptor. Scripts may close descriptors that they did not
+open."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 def mapped(variable: str, size: int) -> mmap.mmap | bytearray:
     """Map the file whose path is in this environment variable. If there is no such file, or its size is not `size`
-    bytes, return a private buffer of zeros, so that workers can also run without an agent."""
+    bytes, return a private buffer of zeros, so that workers also run without an agent."""
     with contextlib.suppress(KeyError, OSError, ValueError):
         fd = os.open(os.environ[variable], os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
@@ -31,7 +30,7 @@ def mapped(variable: str, size: int) -> mmap.mmap | bytearray:
 
 
 class PageFile:
-    """The agent's side of one worker's file, which is created before the worker starts. Not thread-safe.
+    """The agent's side of one worker's file, created before the worker starts. Not thread-safe.
 
     Args:
         path: a file that does not exist yet, in a folder that only this user can access.
@@ -64,7 +63,7 @@ class PageFile:
         os.pwrite(self._fd, content, offset)
 
     def close(self) -> None:
-        """Remove the file. After that, the worker's writes have no effect. Idempotent."""
+        """Remove the file. Later writes by the worker have no effect. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,4 +1,4 @@
-"""The API for training scripts: timers for code that may hang, and heartbeats. It needs only the standard library."""
+"""The API for training scripts: timers for code that may hang, and heartbeats. Needs only the standard library."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,6 @@
-"""A worker's heartbeat: the worker reports progress to its agent by writing the time to a file.
+"""Heartbeats: a worker reports progress to its agent by writing the time to a file.
 
-The agent only checks whether the file's content has changed, and measures times on its own clock.
-"""
+The agent only checks whether the file's content has changed, and measures time on its own clock."""
 
 from __future__ import annotations
 
@@ -28,9 +27,8 @@ def beat() -> None:
     """Report that this worker is making progress. Call this more often than once per `--hang-timeout`, for example in
     every step.
 
-    A call takes about a microsecond. The function may be called in any thread, and in the worker's child processes.
-    Without `--hang-timeout`, it has no effect. It never raises.
-    """
+    A call takes about a microsecond and never raises. Any thread of the worker, and any of its child processes, may
+    call this function. Without `--hang-timeout`, it has no effect."""
     page = _page
     _CONTENT.pack_into(_open_page() if page is None else page, 0, _CLOCK.now())
 
@@ -42,7 +40,7 @@ def _open_page() -> mmap.mmap | bytearray:
 
 
 def _forget_page() -> None:
-    """Forget the page in a forked child, which may itself be a worker with another file."""
+    """Forget the page in a forked child, which may be a worker with another file."""
     global _page
     _page = None
 
@@ -51,11 +49,11 @@ os.register_at_fork(after_in_child=_forget_page)
 
 
 class HeartbeatFile(PageFile):
-    """The agent's side of one worker's heartbeat file. Raises OSError as `PageFile` does."""
+    """The agent's side of one worker's heartbeat file. Raises the same OSError as `PageFile`."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, bytes(_CONTENT.size))
 
     def latest(self) -> int:
-        """Return a number that changes with every heartbeat. It is 0 before the first one."""
+        """Return a number that changes with every heartbeat. The number is 0 before the first heartbeat."""
         return int.from_bytes(self.read(), "little")

@@ -1,5 +1,6 @@
-"""The running timers of processes: a table that finds the next timer to expire, and the identity of a process (its id
-and its start time, because the kernel reuses process ids)."""
+"""A table of running timers that finds the next timer to expire, and functions that identify processes.
+
+A process is identified by its id and its start time, because the kernel reuses process ids."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ _SLACK = 64
 
 @dataclass(frozen=True)
 class Timer(Generic[T]):
-    """A timer, which expires unless the process `pid` releases `scope` before `deadline`. `about` contains additional
-    data for the table's owner."""
+    """A timer, which expires unless the process `pid` releases `scope` before `deadline`. `about` contains extra data
+    for the table's owner."""
 
     pid: int
     scope: str
@@ -28,7 +29,7 @@ class Timer(Generic[T]):
 
 
 class Deadlines(Generic[T]):
-    """The timer table. All operations take logarithmic time, except `forget`, which takes linear time."""
+    """A table of running timers. All operations take logarithmic time, except `forget`, which takes linear time."""
 
     def __init__(self) -> None:
         self._running: dict[tuple[int, str], Timer[T]] = {}
@@ -39,18 +40,18 @@ class Deadlines(Generic[T]):
         return len(self._running)
 
     def pids(self) -> set[int]:
-        """Return the processes that have timers."""
+        """Return the ids of the processes that have timers."""
         return {pid for pid, _ in self._running}
 
     def acquire(self, timer: Timer[T]) -> None:
-        """Start the timer. It replaces a running timer with the same process and scope."""
+        """Start the timer, in place of any running timer with the same process and scope."""
         self._count += 1
         self._running[timer.pid, timer.scope] = timer
         heapq.heappush(self._heap, (timer.deadline, self._count, timer))
         self._tidy()
 
     def release(self, pid: int, scope: str) -> bool:
-        """Stop a timer. Returns False if it was not running."""
+        """Stop a timer. Returns false if the timer was not running."""
         found = self._running.pop((pid, scope), None) is not None
         self._tidy()
         return found
@@ -71,7 +72,7 @@ class Deadlines(Generic[T]):
         return due
 
     def next_deadline(self) -> Instant | None:
-        """Return the time at which the next timer expires, or None if no timer is running."""
+        """Return when the next timer expires, or None if no timer is running."""
         while self._heap and not self._runs(self._heap[0][2]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -80,7 +81,8 @@ class Deadlines(Generic[T]):
         return self._running.get((timer.pid, timer.scope)) is timer
 
     def _tidy(self) -> None:
-        """Rebuild the heap if it consists mostly of released timers, which would stay in it until their deadlines."""
+        """Rebuild the heap if it consists mostly of released timers, which would otherwise stay until their
+        deadlines."""
         if len(self._heap) > 2 * len(self._running) + _SLACK:
             self._heap = [entry for entry in self._heap if self._runs(entry[2])]
             heapq.heapify(self._heap)
@@ -91,7 +93,7 @@ _STARTED = 19  # the 22nd field of /proc/PID/stat, counted from after the progra
 
 
 def process_start_time(pid: int) -> int | None:
-    """Return the process's start time in clock ticks since boot, or None if it is not running."""
+    """Return the process's start time in clock ticks since boot, or None if the process is not running."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return None if fields[_STATE] in (b"Z", b"X") else int(fields[_STARTED])

@@ -1,5 +1,5 @@
-"""Timers: a worker acquires a timer before it runs code that may hang, and releases the timer afterward. A server in
-the agent detects timers that have not been released in time. `expires` puts a timer around a block of code."""
+"""Timers for code that may hang. A worker acquires a timer before it runs such code, and releases the timer afterward.
+A server in the agent detects timers that are not released in time. `expires` puts a timer around a block of code."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CLIENT_VARIABLE = "ELASTIC_TIMER_CLIENT"
-"""The environment variable in which a watchdog specifies its client factory. The value is the `module:name` of a
-function without arguments, which is called in the worker."""
+"""The environment variable in which a watchdog specifies its client factory. The value is `module:name`, where `name`
+is a function without arguments. The function is called in the worker."""
 
 _CLOCK = SystemClock()
 _client: TimerClient | None = None
@@ -32,7 +32,7 @@ class TimerRequest:
     """A client's request to a server.
 
     Args:
-        worker_id: identifies the worker; most clients use its process id.
+        worker_id: identifies the worker; for most clients, the process id.
         scope_id: identifies the timer within the worker.
         expiration_time: the timer's deadline, in seconds since the epoch. A negative value releases the timer.
     """
@@ -43,7 +43,7 @@ class TimerRequest:
 
 
 class TimerClient(abc.ABC):
-    """The worker's side of a timer. A client is thread-safe, and can also be used in forked child processes."""
+    """The worker's side of a timer. A client is thread-safe, and also works in forked child processes."""
 
     @abc.abstractmethod
     def acquire(self, scope_id: str, expiration_time: float) -> None:
@@ -54,19 +54,19 @@ class TimerClient(abc.ABC):
             expiration_time: when the timer expires, in seconds since the epoch.
 
         Raises:
-            OSError: no server accepted the request within a bounded time.
+            OSError: no server has accepted the request within a bounded time.
             ValueError: an argument is out of range.
         """
 
     @abc.abstractmethod
     def release(self, scope_id: str) -> None:
-        """Stop the timer. Server problems are not raised, because the guarded block has already completed and must not
+        """Stop the timer. Server problems raise no error, because the guarded block has already completed and must not
         fail now."""
 
 
 def configure(timer_client: TimerClient) -> None:
     """Set the client that `expires` uses in this process. This is rarely needed, because the agent's watchdog provides
-    one."""
+    a client."""
     global _client
     _client = timer_client
 
@@ -74,7 +74,7 @@ def configure(timer_client: TimerClient) -> None:
 def expires(
     after: float, scope: str | None = None, client: TimerClient | None = None
 ) -> contextlib.AbstractContextManager[None]:
-    """If the worker does not leave the block in time, consider it hung and let its watchdog kill it::
+    """Guard a block of code: the watchdog kills this worker if the block takes longer than `after` seconds::
 
         with expires(after=60):
             torch.distributed.all_reduce(tensor)
@@ -83,9 +83,8 @@ def expires(
 
     Args:
         after: the time limit in seconds.
-        scope: describes the block, for messages (default: the block's file and line). A process has only one timer per
-            scope, so blocks that run concurrently need different scopes. (By default, each thread has a separate
-            scope.)
+        scope: describes the block, for messages (default: the block's file and line, with a separate scope for each
+            thread). A process has only one timer per scope, so blocks that run concurrently need different scopes.
         client: the client to use (default: the client passed to `configure` or, if there is none, the one from the
             agent's watchdog).
 
@@ -102,7 +101,8 @@ def expires(
 
 @contextlib.contextmanager
 def _guarded(client: TimerClient | None, scope: str | None, place: str, after: float) -> Iterator[None]:
-    """Guard a block. The client and the scope are determined here because a decorator calls `expires` much earlier."""
+    """Guard a block. The client and the scope are determined on entry, because a decorator calls `expires` much
+    earlier."""
     client, scope = client or _client or _watchdogs(), scope or _in_this_thread(place)
     client.acquire(scope, _CLOCK.timestamp() + after)
     try:
@@ -112,7 +112,8 @@ def _guarded(client: TimerClient | None, scope: str | None, place: str, after: f
 
 
 def _in_this_thread(place: str) -> str:
-    """Return a scope for this thread, because threads that run the same block concurrently need separate timers."""
+    """Return a separate scope for each thread, because threads that run the same block at the same time need separate
+    timers."""
     thread = threading.get_native_id()
     return place if thread == os.getpid() else f"{place} in thread {thread}"
 

@@ -1,10 +1,9 @@
-"""Timers for programs without an agent: a server receives requests from a queue and kills workers that do not release
+"""Timers for programs without an agent. A server receives requests from a queue, and kills workers that do not release
 their timers in time. The API is the same as in torch.distributed.elastic.timer.
 
 The server's thread sleeps until a request arrives or the next timer expires. It therefore detects an expired timer
 immediately, whereas torch's server needs up to `max_interval`. Programs with an agent should use the watchdog `file`,
-which stops workers more gently.
-"""
+which stops workers more gently."""
 
 from __future__ import annotations
 
@@ -34,28 +33,31 @@ class RequestQueue(abc.ABC):
 
     @abc.abstractmethod
     def size(self) -> int:
-        """Return the number of queued requests. If `get` has enough time, it returns at least that many."""
+        """Return the number of queued requests. Given enough time, `get` returns at least that many."""
 
     @abc.abstractmethod
     def get(self, size: int, timeout: float) -> list[TimerRequest]:
-        """Wait for up to `timeout` seconds until `size` requests have arrived, and return the requests that have
+        """Wait until `size` requests have arrived, for at most `timeout` seconds. Returns the requests that have
         arrived."""
 
     def wake(self) -> None:  # noqa: B027 - most queues have nothing to do
         """Make `get` return without waiting from now on, because the server is stopping. Any thread may call this
-        method. By default, it does nothing, and the server stops when `get` returns."""
+        method.
+
+        The default implementation does nothing, and the server stops only when `get` returns."""
 
 
 class TimerServer(abc.ABC):
-    """The base class for timer servers. A server can be started only once. Subclasses implement the four methods below,
-    which the server's thread calls. If a method raises an error, it is logged (`watchdog lost`) and the server
-    continues.
+    """The base class for timer servers. A server can be started only once.
+
+    Subclasses implement the four methods below, which the server's thread calls. An error in one of these methods is
+    logged (`watchdog lost`), and the server continues.
 
     Args:
         request_queue: the source of requests.
-        max_interval: the maximum number of seconds between two checks of the timers. If a worker could not be killed,
-            the next check tries again.
-        daemon: whether Python may exit although `stop` has not been called.
+        max_interval: the maximum number of seconds between two checks of the timers. If a worker cannot be killed, the
+            next check tries again.
+        daemon: whether Python may exit before `stop` is called.
     """
 
     def __init__(self, request_queue: RequestQueue, max_interval: float, daemon: bool = True) -> None:
@@ -75,20 +77,20 @@ class TimerServer(abc.ABC):
 
     @abc.abstractmethod
     def get_expired_timers(self, deadline: float) -> dict[Any, list[TimerRequest]]:
-        """Return the timers of each worker that have expired by `deadline` (in seconds since the epoch)."""
+        """Return each worker's timers that have expired by `deadline`, which is in seconds since the epoch."""
 
     @abc.abstractmethod
     def _reap_worker(self, worker_id: Any) -> bool:
-        """Kill a worker. If the method returns False, it is called again later. If it raises an error, it is not called
-        again."""
+        """Kill a worker. Returns false if the server should try again later. The server does not try again after an
+        error."""
 
     def start(self) -> None:
         """Start watching. Raises RuntimeError if called twice."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching, and wait for the thread to end. Idempotent. This takes up to `max_interval` seconds if the
-        queue does not implement `wake`."""
+        """Stop watching, and wait for the thread to end. Idempotent. If the queue does not implement `wake`, this takes
+        up to `max_interval` seconds."""
         self._stopping.set()
         self._request_queue.wake()
         if self._thread.is_alive():
@@ -105,9 +107,10 @@ class TimerServer(abc.ABC):
                 self._stopping.wait(min(_AFTER_ERROR_S, self._max_interval))
 
     def _next_requests(self) -> list[TimerRequest]:
-        """Wait for a request, and return it with all others that are queued. The method waits only for the first
-        request: the queue's size may include a request that never arrives, because its worker has died while writing
-        it."""
+        """Wait for a request, and return it with all other queued requests.
+
+        Only the first request is waited for. The queue's size may include a request that never arrives, because its
+        worker died while writing it."""
         due = self._due.next_deadline()
         left = self._max_interval if due is None else max(0.0, due - _CLOCK.timestamp())
         requests = self._request_queue.get(1, min(left, self._max_interval))
@@ -124,8 +127,8 @@ class TimerServer(abc.ABC):
         self.clear_timers({worker_id for worker_id, timers in hung.items() if self._ended(worker_id, timers)})
 
     def _schedule(self, request: Any) -> None:
-        """Schedule the next check. Requests of a type other than TimerRequest are checked every `max_interval`
-        seconds."""
+        """Schedule the next check for this request. If the request is not a TimerRequest, it is checked every
+        `max_interval` seconds."""
         if not isinstance(request, TimerRequest):
             return
         if 0 <= request.expiration_time < math.inf:
@@ -149,8 +152,8 @@ class TimerServer(abc.ABC):
 
 
 class MultiprocessingRequestQueue(RequestQueue):
-    """Receives requests through a `multiprocessing` queue. `mp_queue` can be any object with the methods `get` and
-    `qsize`. A manager's queue does not support `wake`."""
+    """Receives requests from `mp_queue`, a `multiprocessing` queue or any object with the methods `get` and `qsize`. A
+    manager's queue does not support `wake`."""
 
     def __init__(self, mp_queue: Any) -> None:
         from multiprocessing import Pipe
@@ -184,8 +187,8 @@ class MultiprocessingRequestQueue(RequestQueue):
 
 
 class LocalTimerClient(TimerClient):
-    """The client for a `LocalTimerServer`, in a process that inherited the server's queue. A process that dies while it
-    is writing to the queue may block all other processes. The file timer does not have this risk."""
+    """The client for a `LocalTimerServer`, for use in a process that inherited the server's queue. A process that dies
+    while writing to the queue may block all other processes. The file timer does not have this risk."""
 
     def __init__(self, mp_queue: Any) -> None:
         self._mp_queue = mp_queue
@@ -198,7 +201,8 @@ class LocalTimerClient(TimerClient):
 
 
 class LocalTimerServer(TimerServer):
-    """Kills local processes with SIGKILL. The server and its clients share `mp_queue`, a `multiprocessing.Queue`."""
+    """Kills local processes with SIGKILL when their timers expire. The server and its clients share `mp_queue`, a
+    `multiprocessing.Queue`."""
 
     def __init__(self, mp_queue: Any, max_interval: float = 60, daemon: bool = True) -> None:
         super().__init__(MultiprocessingRequestQueue(mp_queue), max_interval, daemon)
@@ -225,7 +229,7 @@ class LocalTimerServer(TimerServer):
         return found
 
     def _reap_worker(self, worker_id: Any) -> bool:
-        """Kill the process that acquired the timer, but not a later process with the same id."""
+        """Kill the process that acquired the timer, but never a later process with the same id."""
         try:
             if process_runs(worker_id, self._started.get(worker_id)):
                 os.kill(worker_id, signal.SIGKILL)
