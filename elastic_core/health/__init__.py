@@ -1,5 +1,4 @@
-"""The agent's health: its status board, its liveness and readiness probes, and health check servers with torch's
-names."""
+"""The agent's health: a status board, liveness and readiness probes, and health check servers with torch's names."""
 
 from typing import TYPE_CHECKING
 

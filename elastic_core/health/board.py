@@ -1,6 +1,7 @@
-"""The status board: an observer that keeps the agent's status for health endpoints in other threads. The functions that
-apply a fact to a status have no side effects: the new status depends only on the old status, the fact, and the time
-(seconds since the epoch)."""
+"""The status board, an observer that keeps the agent's status for health endpoints in other threads.
+
+The functions that apply a fact to a status have no side effects. The new status depends only on the old status, the
+fact, and the time in seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.observer import Fact, Observer
 
 KEPT = 100
-"""The number of rounds and of recoveries that a status keeps. Older ones are dropped."""
+"""The number of rounds, and of recoveries, that a status keeps. Older entries are dropped."""
 
 _ENDING = (AgentPhase.STOPPING, AgentPhase.DRAINING)
 
 
 def after(status: AgentStatus, fact: Fact, now: float) -> AgentStatus:
-    """Return the status after this fact."""
+    """Return the status after this fact. `now` is in seconds since the epoch."""
     match fact:
         case RoundFormed():
             return _round_formed(status, fact, now)
@@ -83,7 +84,7 @@ def _round_formed(status: AgentStatus, fact: RoundFormed, now: float) -> AgentSt
 
 
 def _worker_failed(status: AgentStatus, failure: ProcessFailure) -> AgentStatus:
-    """Keep the round's first failure in `last_failure`, because it is the root cause."""
+    """Apply a worker's failure. `last_failure` keeps the round's first failure, because it is the root cause."""
     last = status.last_failure
     if last is None or last.round != failure.round or (last.caused_by is not None and failure.caused_by is None):
         status = replace(status, last_failure=failure)
@@ -99,7 +100,7 @@ def _restart_decided(status: AgentStatus, fact: RestartDecided, now: float) -> A
 
 
 def _phase_changed(status: AgentStatus, fact: PhaseChanged, now: float) -> AgentStatus:
-    """Apply a change of phase. Stopping or draining ends the round, unless the node is waiting for the next round."""
+    """Apply a phase change. Stopping or draining ends the round, unless the node is waiting for the next round."""
     if fact.phase in _ENDING and status.phase is not AgentPhase.JOINING:
         status = _with_round_ended(status, fact.reason, now)
     since = status.phase_since if fact.phase is status.phase else now
@@ -112,7 +113,8 @@ def _phase_changed(status: AgentStatus, fact: PhaseChanged, now: float) -> Agent
 
 
 def _with_round_ended(status: AgentStatus, because: str, now: float, cause: str = "") -> AgentStatus:
-    """Return the status after the last round has ended. An earlier cause of its end is kept."""
+    """Return the status after the last round has ended. If a cause is already recorded for that round, the status is
+    unchanged."""
     if not status.rounds or status.rounds[-1].cause:
         return status
     last = status.rounds[-1]
@@ -132,7 +134,7 @@ def _with_workers(status: AgentStatus, state_of: Callable[[WorkerStatus], str]) 
 
 @dataclass(frozen=True)
 class RecoveryMarks:
-    """The times at which the parts of the current recovery began, on the agent's clock. None means "not yet"."""
+    """When each part of the current recovery began, on the agent's clock. None means that the part has not begun."""
 
     sign: Instant | None = None
     stop: Instant | None = None
@@ -140,8 +142,8 @@ class RecoveryMarks:
     start: Instant | None = None
 
     def after(self, fact: PhaseChanged) -> RecoveryMarks:
-        """Return the marks after a phase change. A phase begins when it is first reported. When the workers run again,
-        or the node leaves or finishes, all marks are cleared."""
+        """Return the marks after a phase change. A phase begins when it is first reported. All marks are cleared when
+        the workers run again, or when the node leaves or finishes."""
         if fact.phase is AgentPhase.STOPPING and self.stop is None:
             sign = fact.at if fact.sign is None else min(fact.sign, fact.at)
             return RecoveryMarks(sign, fact.at)
@@ -154,8 +156,8 @@ class RecoveryMarks:
         return self
 
     def recovery(self, fact: PhaseChanged, status: AgentStatus, now: float) -> Recovery | None:
-        """Return the recovery that this phase completes, in which the status's last round replaced the one before it.
-        Returns None if the phase completes none."""
+        """Return the recovery that this phase completes, or None if it completes none. In a recovery, the status's last
+        round has replaced the round before it."""
         if fact.phase is not AgentPhase.RUNNING or self.sign is None or self.stop is None:
             return None
         if self.join is None or self.start is None:
@@ -174,9 +176,10 @@ class RecoveryMarks:
 
 
 class StatusBoard:
-    """Receives facts in the agent's thread as an `interfaces.observer.Observer`, and can be read from any thread as an
-    `interfaces.health.AgentView`. Each fact changes the status once. Until `follow` is called, the agent is assumed to
-    be alive."""
+    """Collects facts into the agent's status. The agent's thread passes facts to the board, which is an
+    `interfaces.observer.Observer`. Any thread may read the board, which is also an `interfaces.health.AgentView`.
+
+    Each fact changes the status once. Until `follow` is called, the agent is assumed to be alive."""
 
     def __init__(self, run_id: str, node: str, role: str, max_restarts: int, clock: Clock) -> None:
         self._clock = clock
@@ -207,7 +210,7 @@ class StatusBoard:
         """Connect the board to the agent.
 
         Args:
-            loop_alive_at: returns the time at which the agent's loop last completed an iteration.
+            loop_alive_at: returns when the agent's loop last completed an iteration.
             faults: the `fault` method of each watchdog (see `interfaces.workers.Watchdog.fault`).
             template_pid: returns the process id of the worker starter's template process.
             not_signed: returns how many values without a valid signature the rendezvous has found.
@@ -232,7 +235,7 @@ class StatusBoard:
         return self._not_signed()
 
     def have_checked(self, checks: Callable[[], Sequence[CheckStatus]]) -> None:
-        """Set `checks`, a function that returns the latest results of the health checks."""
+        """Set the function that returns the latest results of the health checks."""
         self._checks = checks
 
     def checks(self) -> Sequence[CheckStatus]:

@@ -1,4 +1,4 @@
-"""Runs the plugins' health checks, each in a separate thread with a time limit, so that every check has a result."""
+"""Runs plugins' health checks, each in a separate thread with a time limit, so that every check has a result."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FRESH: Duration = 60.0
 
 
 def result_of(check: HealthCheck, call: BackgroundCall[object], patience: Duration) -> CheckResult:
-    """Return the result of a started check. The check fails if it does not finish within `patience` seconds, raises an
-    error, or does not return a CheckResult."""
+    """Return the result of a started check. The result is a failure if the check raises an error, does not return a
+    CheckResult, or does not finish within `patience` seconds."""
     try:
         found = call.result(patience)
     except CallTimeout:
@@ -41,7 +41,7 @@ def result_of(check: HealthCheck, call: BackgroundCall[object], patience: Durati
 
 
 class RunningChecks:
-    """The health checks of a running job. They run only when a caller requests results. Thread-safe."""
+    """The health checks of a running job, which run only when results are requested. Thread-safe."""
 
     def __init__(self, checks: Sequence[HealthCheck], clock: Clock) -> None:
         self._clock = clock
@@ -49,7 +49,7 @@ class RunningChecks:
         self._checks = [_RunningCheck(check) for check in checks]
 
     def results(self) -> tuple[CheckStatus, ...]:
-        """Return the latest results without waiting. Each check whose last run began more than `FRESH` seconds ago is
+        """Return the latest results without waiting. A check whose last run began more than `FRESH` seconds ago is
         started again."""
         with self._lock:
             return tuple(check.look(self._clock) for check in self._checks)

@@ -1,11 +1,11 @@
-"""Liveness and readiness probes with Kubernetes semantics. Programs with their own agent can use the health check
-server under torch's names; it is built on the installed endpoint `http`.
+"""Liveness and readiness probes with Kubernetes semantics, and a health check server with torch's names. The server is
+for programs with their own agent, and uses the installed endpoint `http`.
 
-A failed liveness probe means that the process should be killed and restarted. An agent therefore counts as alive even
-while its job is waiting or restarting, and after the job has failed. It is not alive if its loop is stuck, or if its
-watchdog has died, because hung workers would then go unnoticed. A failed readiness probe means that no workers are
-running on this node.
-"""
+A failed liveness probe means that the process should be killed and restarted. An agent is therefore considered alive
+even while its job is waiting or restarting, and after the job has failed. An agent is not alive if its loop is stuck.
+It is not alive either if its watchdog has died, because hung workers would then go unnoticed.
+
+A failed readiness probe means that no workers are running on this node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Probe(NamedTuple):
-    """The result of a probe, and the reason for it."""
+    """The result of a probe and the reason for the result."""
 
     ok: bool
     reason: str
@@ -59,10 +59,10 @@ class HealthCheckServer(health.HealthCheckServer):
     """Serves health checks for a program. Subclasses may override `start` and `stop`.
 
     Args:
-        alive_callback: returns the time at which the program was last known to be alive, in seconds since the epoch.
-            Called from other threads.
+        alive_callback: returns when the program was last known to be alive, in seconds since the epoch. Called from
+            other threads.
         port: the port to listen on.
-        timeout: the program is considered stuck if the returned time is more than this many seconds ago.
+        timeout: seconds since that time after which the program is considered stuck.
     """
 
     def __init__(self, alive_callback: Callable[[], float], port: int, timeout: Duration) -> None:
@@ -75,7 +75,7 @@ class HealthCheckServer(health.HealthCheckServer):
         """Start serving.
 
         Raises:
-            PluginError: no endpoint `http` is installed; the message names the package.
+            PluginError: no endpoint `http` is installed. The message names the package to install.
             OSError: the port is not available.
         """
         self.prepare().start()
@@ -86,7 +86,7 @@ class HealthCheckServer(health.HealthCheckServer):
             self._endpoint.stop()
 
     def prepare(self) -> health.HealthCheckServer:
-        """Create the underlying endpoint without starting it. Raises PluginError if no endpoint is installed."""
+        """Create the endpoint without starting it. Raises PluginError if no endpoint `http` is installed."""
         if self._endpoint is not None:
             return self._endpoint
         from elastic_core.hooks.manager import PluginManager  # slow to import: it scans the installed distributions
@@ -104,8 +104,7 @@ class HealthCheckServer(health.HealthCheckServer):
 
 
 def create_healthcheck_server(alive_callback: Callable[[], float], port: int, timeout: Duration) -> HealthCheckServer:
-    """Create a `HealthCheckServer` with these arguments, without starting it. Raises PluginError if no endpoint `http`
-    is installed."""
+    """Create a `HealthCheckServer` without starting it. Raises PluginError if no endpoint `http` is installed."""
     server = HealthCheckServer(alive_callback, port, timeout)
     server.prepare()
     return server

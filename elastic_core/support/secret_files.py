@@ -1,4 +1,4 @@
-"""Reads files that contain a secret, but only if no other user can have read or written them."""
+"""Reads files that contain a secret, provided that no other user can have read or written them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ _FOUND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def read_secret(path: str | os.PathLike[str]) -> bytes:
-    """Return the file's content without the trailing newlines that editors and `echo` add.
+    """Return the content of a secret file, without trailing newlines, which editors and `echo` add.
 
-    A file that belongs to this user must be readable by this user alone, as with ssh keys. If a file belongs to root, a
-    group may also read it; Kubernetes sets this up for a pod's `fsGroup`. A file that belongs to root and that all
-    users may read is accepted only on a read-only in-memory mount. Kubernetes and Docker put secrets on such mounts, by
-    default with mode 0644 or 0444, and only the container's processes see them. Elsewhere, a file with such a mode is
-    refused, because every user of the machine can read it.
+    A file of this user must be readable by this user alone, as with ssh keys. A group may also read a file of root,
+    because Kubernetes sets this up for a pod's `fsGroup`.
 
-    After this call, this process leaves no core dumps, and no other processes except root's can read its memory.
+    A file of root that all users may read is accepted only on a read-only in-memory mount. Kubernetes and Docker put
+    secrets on such mounts, by default with mode 0644 or 0444, and only the container's processes see them. Elsewhere,
+    every user of the machine could read such a file.
+
+    After this call, this process leaves no core dumps, and only root's processes can read its memory.
 
     Links are followed only if root or this user created them. Otherwise, a user who can write next to a secret could
-    redirect the agent to another file whose content that user knows. The checks apply to the opened file, which can no
-    longer be replaced.
+    redirect the agent to a file whose content that user knows. All checks apply to the opened file, which cannot be
+    replaced anymore.
 
     Raises:
         ValueError: there is no such file; it is not a regular file; another user owns it, or can read or write it; it
@@ -53,14 +54,14 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
 
 
 def keep_memory_private() -> None:
-    """Disable core dumps, and keep other processes of the same user from reading this process's memory. Either would
-    reveal the secret. Programs that this process starts are not affected. ssh-agent does the same."""
+    """Protect the secret in this process's memory: disable core dumps, and keep other processes of the same user from
+    reading the memory. Programs that this process starts are not affected. ssh-agent does the same."""
     with contextlib.suppress(OSError, AttributeError):  # not on Linux
         ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _find(path: Path) -> int:
-    """Open a descriptor through which the file can be checked but not read."""
+    """Return a descriptor for the file that allows checks but not reading."""
     at, names = os.open("/", _FOUND), [*reversed(path.parts[1:])]
     try:
         for _ in range(_MOST_STEPS):

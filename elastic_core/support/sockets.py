@@ -42,7 +42,7 @@ def error_text(error: OSError) -> str:
 
 @dataclass(frozen=True)
 class Address:
-    """One address in the form that sockets use."""
+    """An address in the form that sockets use."""
 
     family: socket.AddressFamily
     sockaddr: tuple[Any, ...]
@@ -53,7 +53,7 @@ class Address:
 
     @property
     def scoped_host(self) -> str:
-        """The host. If the address is link-local, the interface is included."""
+        """The host, with the interface if the address is link-local."""
         scope = self.sockaddr[3] if len(self.sockaddr) > 3 else 0
         return f"{self.host}%{scope}" if scope and "%" not in self.host else self.host
 
@@ -70,7 +70,7 @@ class Address:
 
 
 def is_local_address(address: Address) -> bool:
-    """Return whether the address belongs to this machine, so that a socket can be bound to it."""
+    """Return whether the address belongs to this machine. If so, a socket can be bound to it."""
     return not cannot_bind(address.family, (address.host, 0, *address.sockaddr[2:]))
 
 
@@ -85,8 +85,9 @@ def cannot_bind(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> str:
 
 
 def resolve_host(host: str, port: int) -> list[Address]:
-    """Return all addresses for a name, in the system's order of preference. An IPv4 address mapped into IPv6, which
-    /etc/hosts may contain, becomes the IPv4 address, because an IPv6-only socket cannot be bound to it.
+    """Return all addresses of a host, in the system's order of preference. An IPv4 address mapped into IPv6, as found
+    in some /etc/hosts files, becomes a plain IPv4 address, because an IPv6-only socket cannot be bound to a mapped
+    address.
 
     Raises:
         socket.gaierror: the name is unknown, at least for now.
@@ -108,8 +109,10 @@ def _unmapped(host: str) -> str:
 
 
 def try_connect(address: Address, timeout: Duration) -> tuple[str, str]:
-    """Connect, and close the connection again. Returns two strings: the error in plain words, which is empty if a
-    server is listening, and the connection's local address, at which other machines reach this one."""
+    """Connect to the address, and close the connection again. Returns two strings.
+
+    The first is the error in plain words, which is empty if a server is listening. The second is the connection's local
+    address, at which other machines reach this one."""
     try:
         with socket.socket(address.family, socket.SOCK_STREAM) as sock:
             sock.settimeout(timeout)
@@ -120,9 +123,14 @@ def try_connect(address: Address, timeout: Duration) -> tuple[str, str]:
 
 
 def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> set[str]:
-    """Return the names of the targets that do not answer within `seconds`. `targets` maps each name to a host and a
-    port. A refused connection is also an answer. All targets are tried at the same time, so a slow name lookup does not
-    delay the others."""
+    """Return the names of the targets that do not answer within `seconds`. A refused connection is also an answer.
+
+    All targets are tried at the same time, so a slow name lookup does not delay the others.
+
+    Args:
+        targets: maps each name to a host and a port.
+        seconds: the time limit for all targets.
+    """
     clock = SystemClock()
     until = later(clock.now(), seconds)
 
@@ -165,9 +173,9 @@ def bound_everywhere(port: int) -> socket.socket:
 
 
 def bound_at(host: str, port: int) -> socket.socket:
-    """Like `bound_socket`, return a socket that does not listen. It is bound to the port at `host` if `host` is one of
-    this machine's addresses. Otherwise, the socket is bound on all addresses, because other machines may resolve a name
-    to another address."""
+    """Return a socket that does not listen and is bound to the port at `host`, if `host` is one of this machine's
+    addresses. Otherwise, the socket is bound on all addresses, because other machines may resolve a name to another
+    address."""
     if (own := _own_address(host, port)) is not None:
         with contextlib.suppress(OSError):  # the address may be a gateway's
             return bound_socket(own.family, own.sockaddr)
@@ -175,7 +183,7 @@ def bound_at(host: str, port: int) -> socket.socket:
 
 
 def _own_address(host: str, port: int = 0) -> Address | None:
-    """Return `host` as an address, or None if it is a name that does not mean the loopback address."""
+    """Return `host` as an address. Returns None for a name, except for a name of the loopback address."""
     if (ip_address(host) is None or "%" in host) and not is_loopback(host):
         return None
     with contextlib.suppress(OSError):
@@ -184,8 +192,8 @@ def _own_address(host: str, port: int = 0) -> Address | None:
 
 
 def unbound() -> socket.socket | None:
-    """Return a socket for `bind_at` to bind later, or None if none can be created. The socket supports both IPv4 and
-    IPv6 if the machine has both, because it is not yet known which of them is needed."""
+    """Return a socket that `bind_at` can bind later, or None if no socket can be created. If the machine has both IPv4
+    and IPv6, the socket supports both, because it is not known yet which one is needed."""
     with contextlib.suppress(OSError):
         sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -196,7 +204,8 @@ def unbound() -> socket.socket | None:
 
 
 def bind_at(sock: socket.socket, host: str) -> None:
-    """Bind a socket from `unbound` to any free port, at the address that `bound_at` uses. Raises OSError on failure."""
+    """Bind a socket from `unbound` to any free port, at the address that `bound_at` would use. Raises OSError on
+    failure."""
     both = sock.family == socket.AF_INET6
     if (own := _own_address(host)) is not None:
         mapped = both and own.family == socket.AF_INET
@@ -206,7 +215,7 @@ def bind_at(sock: socket.socket, host: str) -> None:
 
 
 def keep_open(sock: socket.socket, seconds: int) -> None:
-    """Make the kernel send a keepalive packet after this many idle seconds."""
+    """Make the kernel send keepalive packets after this many idle seconds."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, seconds)
@@ -215,15 +224,17 @@ def keep_open(sock: socket.socket, seconds: int) -> None:
 class PortReservation:
     """Holds a TCP port until `release`, without listening.
 
-    The socket is bound with SO_REUSEADDR. The kernel therefore gives the port neither to another program that asks for
-    any free port nor to an outgoing connection. However, a server that also sets SO_REUSEADDR, as torch's TCPStore
-    does, can bind the port and listen on it. For the same reason, two reservations of the same port do not conflict;
-    only the second server that tries to listen on the port gets an error.
+    The socket is bound with SO_REUSEADDR. The kernel therefore assigns the port neither to other programs that ask for
+    any free port nor to outgoing connections. A server that also sets SO_REUSEADDR, such as torch's TCPStore, can still
+    bind the port and listen on it.
+
+    For the same reason, two reservations of the same port do not conflict. Only the second server that tries to listen
+    on the port gets an error.
 
     Args:
         port: the port to reserve; 0 for any free port.
-        host: the address on which to reserve the port (see `bound_at`). If it is empty, the port is reserved on all
-            addresses, on which torch's servers listen.
+        host: the address on which to reserve the port (see `bound_at`). If empty, the port is reserved on all
+            addresses, because torch's servers listen on all of them.
 
     Raises:
         ConfigurationError: the port is in use or not allowed.
@@ -239,8 +250,11 @@ class PortReservation:
         self.port: int = self._socket.getsockname()[1]
 
     def listen(self, backlog: int) -> socket.socket:
-        """Listen on the port, and return the socket for use by a server. Raises ConfigurationError if another program
-        is already listening on the port."""
+        """Listen on the port, and return the socket for a server.
+
+        Raises:
+            ConfigurationError: another program is already listening on the port.
+        """
         try:
             self._socket.listen(backlog)
         except OSError as error:

@@ -1,9 +1,8 @@
-"""The program that hosts the workers' stores for an agent that has not imported torch. `workers_store` starts it.
+"""A program that hosts the workers' stores for an agent that has not imported torch. `workers_store` starts it.
 
-Its arguments are the descriptor of a socket from which it reads orders, and the entries of `sys.path`. An order that
-contains a listening socket starts a TCPStore on that socket; an order without a socket ends the store. The program
-answers each order, and exits when its standard input closes.
-"""
+The arguments are the descriptor of a socket from which the program reads orders, and the entries of `sys.path`. An
+order that contains a listening socket starts a TCPStore on that socket. An order without a socket ends the store. The
+program answers each order, and exits when its standard input closes."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ _TIMEOUT = timedelta(seconds=300)
 
 
 def start_tcp_store(sock: socket.socket, distributed: Any) -> Any:
-    """Return a TCPStore that serves on this listening socket until the store is garbage-collected. The store owns the
-    socket. `distributed` is the module `torch.distributed`."""
+    """Return a TCPStore that serves on this listening socket until the store is garbage-collected. The store takes
+    ownership of the socket. `distributed` is the module `torch.distributed`."""
     host, port = sock.getsockname()[:2]
     own = "127.0.0.1" if host in ("::", "0.0.0.0") else host  # a socket at `::` also accepts IPv4, see `bound_socket`
     return distributed.TCPStore(own, port, None, True, _TIMEOUT, wait_for_workers=False, master_listen_fd=sock.detach())

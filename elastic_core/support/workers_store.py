@@ -1,11 +1,11 @@
 """The workers' store: a torch TCPStore server on rank 0's node, new for every round.
 
-The agent owns the server, so the server outlives rank 0's worker, and ranks that are still busy can use it. The kernel
-accepts connections as soon as `serve` is called, so workers cannot connect too early. If the agent has not imported
-torch, a separate process hosts the stores, because the import can block all Python threads for seconds. The agent
-starts that process only when a process on this machine loads torch or a client connects, so it is rarely started for
-jobs that do not use torch.
-"""
+The agent owns the server, so the server outlives rank 0's worker and stays available to ranks that are still busy. The
+kernel accepts connections as soon as `serve` is called, so workers cannot connect too early.
+
+If the agent has not imported torch, a separate process hosts the stores, because the import can block all Python
+threads for seconds. The agent starts that process only when a process on this machine loads torch or a client connects.
+The process is therefore rarely started for jobs that do not use torch."""
 
 from __future__ import annotations
 
@@ -46,13 +46,15 @@ os.register_at_fork(before=_forks.acquire, after_in_parent=_forks.release, after
 
 
 class WorkersStore:
-    """The port that one node reserves for the workers' store and, after `serve`, the server on it. Only one thread may
-    use it. With TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 or without torch, rank 0's worker hosts the store, and this class
-    only reserves the port.
+    """The port that one node reserves for the workers' store and, after `serve`, the server on that port. Not
+    thread-safe.
+
+    With TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 or without torch, rank 0's worker hosts the store, and this class only
+    reserves the port.
 
     Args:
-        everywhere: whether to listen on all addresses, for nodes that reach the store at different addresses. If not,
-            the server listens only on the advertised address, provided that it is an address of this machine.
+        everywhere: whether to listen on all addresses, for nodes that reach the store at different addresses. If false,
+            the server listens only on the advertised address, provided that the address belongs to this machine.
     """
 
     def __init__(self, everywhere: bool = False) -> None:
@@ -63,11 +65,11 @@ class WorkersStore:
 
     @functools.cached_property
     def hosted_by_agent(self) -> bool:
-        """Whether the agent hosts the store. If not, rank 0's worker hosts it."""
+        """Whether the agent hosts the store, as opposed to rank 0's worker."""
         return not truth(os.environ.get(_NOT_SHARED, "0")) and _torch() is not None
 
     def reserve(self, address: str, port: int = 0) -> int:
-        """Reserve a new port in place of the previous one, and stop the server on the previous port.
+        """Reserve a new port, release the previous port, and stop the server on the previous port.
 
         Args:
             address: the address that this node advertises.
@@ -85,8 +87,11 @@ class WorkersStore:
         return fresh.port
 
     def serve(self) -> None:
-        """Serve the store on rank 0's node. Raises ConfigurationError if this process cannot open enough files or
-        another program is listening on the port."""
+        """Serve the store on rank 0's node. Does nothing if a worker hosts the store.
+
+        Raises:
+            ConfigurationError: this process cannot open enough files, or another program is listening on the port.
+        """
         if self._reservation is None or not self.hosted_by_agent:
             return
         is_here = "torch" in sys.modules
@@ -103,7 +108,7 @@ class WorkersStore:
             self._host.serve(sock)
 
     def release(self) -> None:
-        """Release the port, and end the server and the process that hosts it. Idempotent."""
+        """Release the port, and end the server and its process, if it has one. Idempotent."""
         self._end()
         if self._host is not None:
             self._host.close()
@@ -119,7 +124,7 @@ class WorkersStore:
 
 
 class _Host:
-    """The process that hosts all rounds' stores, and the thread that starts and watches it."""
+    """The process that hosts the stores of all rounds, and the thread that starts and watches the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -131,7 +136,7 @@ class _Host:
         drop_in_forks(self)
 
     def serve(self, sock: socket.socket) -> None:
-        """Serve on this listening socket as soon as a store is needed."""
+        """Serve on this listening socket, starting the process when a store is needed."""
         thread = threading.Thread(target=self._run, args=(sock,), name="workers-store", daemon=True)
         self._serving, self._is_handed_over, self._is_served = sock, False, False
         thread.start()
@@ -161,7 +166,7 @@ class _Host:
         self._end_process()
 
     def drop(self) -> None:
-        """Close the sockets in a forked child, because the process and its clients wait until the last copy is
+        """Close the sockets in a forked child, because the process and its clients wait until the last copy has been
         closed."""
         for sock in (self._control, self._serving):
             if sock is not None:
@@ -240,8 +245,8 @@ def _wait_for_need(sock: socket.socket) -> None:
 
 
 def _need_files() -> None:
-    """Raise ConfigurationError if this process cannot open enough files. Otherwise, torch would abort the process or
-    try for minutes to reach its own server."""
+    """Raise ConfigurationError if this process cannot open enough files for the store. Without this check, torch would
+    abort the process or try for minutes to reach its own server."""
     with contextlib.ExitStack() as files:
         try:
             for _ in range(_FILES):
