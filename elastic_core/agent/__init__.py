@@ -1,4 +1,4 @@
-"""The agent, which runs the workers of one node, restarts them within the restart budget, and stops them."""
+"""The agent, which starts the workers of one node, restarts them within the restart budget, and stops them."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `LocalElasticAgent` on first use. Its module loads the plugins, which this package must not import."""
+    """Import `LocalElasticAgent` on first use. Its module loads plugins, which importing this package must not do."""
     if name == "LocalElasticAgent":
         from elastic_core.launch import LocalElasticAgent
 

@@ -1,10 +1,9 @@
-"""The agent's loop: wait, observe, decide, act. All changes to the group's state happen in this file.
+"""The agent's loop: wait, observe, decide, act. All changes to the group's state are made in this file.
 
-An event wakes the loop, which checks the workers (`_monitor_workers`) and asks the handler for its verdict on the
+An event wakes the loop. The loop checks the workers (`_monitor_workers`) and asks the handler for its verdict on the
 round. `supervise` decides what to do and returns orders, and the agent has one method for each order. The loop observes
 and acts until there are no more orders, and then waits for the next event. After success, the agent waits in the exit
-barrier in the same way.
-"""
+barrier in the same way."""
 
 from __future__ import annotations
 
@@ -60,22 +59,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Ended = tuple[RunResult, str]
-"""The outcome of the run, and the reason for it."""
+"""The result of the run and the reason for it."""
 
 
 class SimpleElasticAgent(ElasticAgent):
     """The agent's loop, independent of how workers run.
 
-    A subclass defines `_start_workers`, `_stop_workers`, `_monitor_workers` and `_shutdown`, and may extend
-    `_rendezvous`, `_assign_worker_ranks`, `_initialize_workers`, `_restart_workers` and `_exit_barrier`. A subclass
-    that is notified when a worker ends overrides `_wait_for_events`; otherwise the agent checks the workers every
-    `spec.monitor_interval` seconds.
+    A subclass defines `_start_workers`, `_stop_workers`, `_monitor_workers` and `_shutdown`. It may extend
+    `_rendezvous`, `_assign_worker_ranks`, `_initialize_workers`, `_restart_workers` and `_exit_barrier`. The agent
+    checks the workers every `spec.monitor_interval` seconds, unless the subclass overrides `_wait_for_events` because
+    it is notified when a worker ends.
 
     Args:
         spec: the workers to run.
-        exit_barrier_timeout: how many seconds (0 or more) a node whose workers have succeeded waits for other nodes'
-            workers to finish. The timeout applies only if the handler reports the other nodes' success. A node that
-            hosts the other nodes' store waits longer.
+        exit_barrier_timeout: seconds (0 or more) for which a node whose workers have succeeded waits for other nodes'
+            workers to finish. Applies only if the handler reports the other nodes' success. A node that hosts the other
+            nodes' store waits longer.
         shutdown_timeout: seconds between SIGTERM and SIGKILL, no matter why the workers are stopped.
     """
 
@@ -126,17 +125,22 @@ class SimpleElasticAgent(ElasticAgent):
 
     @property
     def restart_count(self) -> int:
-        """How many of the job's failures have been forgiven so far. Workers see it as TORCHELASTIC_RESTART_COUNT."""
+        """The number of the job's failures that have been forgiven so far. Workers see it as
+        TORCHELASTIC_RESTART_COUNT."""
         return self._budget.failures
 
     def receive_signal(self, signum: int) -> None:
-        """Ask the agent to stop its workers and leave. If a second signal arrives at least half a second later, it ends
-        the workers' grace period. Any thread or signal handler may call this method. Raises ValueError for an invalid
-        signal number."""
+        """Make the agent stop its workers and leave. A second signal, at least half a second after the first, ends the
+        workers' grace period. Any thread or signal handler may call this method.
+
+        Raises:
+            ValueError: the signal number is invalid.
+        """
         self._events.signalled(signal.Signals(signum))
 
     def receive_notice(self, source: str, notice: Notice | None) -> None:
-        """Record a notice from this source. It replaces the source's previous notice, and None withdraws that notice.
+        """Record a notice, which replaces the source's previous notice. None withdraws the previous notice.
+
         The agent leaves when the remaining time is only just enough to stop the workers. Any thread may call this
         method."""
         departure = None
@@ -152,8 +156,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._events.expired(expiry)
 
     def alive_at(self) -> float:
-        """Return the time at which the loop last ran, in seconds since the epoch, or the current time while the loop
-        waits for events."""
+        """Return when the loop last ran, in seconds since the epoch. While the loop waits for events, this is the
+        current time."""
         return self._events.alive_at()
 
     @prof
@@ -169,7 +173,7 @@ class SimpleElasticAgent(ElasticAgent):
         return result
 
     def close(self) -> None:
-        """Release the resources of an agent that is never run. `run` releases them when it ends. Idempotent."""
+        """Release the resources of an agent that is never run. `run` releases them itself when it ends. Idempotent."""
         self._events.close()
 
     def _run_and_shut_down(self) -> Ended:
@@ -210,7 +214,7 @@ class SimpleElasticAgent(ElasticAgent):
                     return ended
 
     def _ranked(self, result: RunResult) -> RunResult:
-        """Add the global rank, time, role and round to failures that lack a rank, such as torch's."""
+        """Add the rank, time, role and round to failures that have no global rank, such as torch's."""
         now, role, number = self._clock.timestamp(), self._spec.role, self._worker_group.round
         failures = {
             rank: replace(failure, global_rank=rank, timestamp=failure.timestamp or now, role=role, round=number)
@@ -232,7 +236,7 @@ class SimpleElasticAgent(ElasticAgent):
         return replace(seen, verdict=self._link.verdict(seen.running))
 
     def _act(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Perform the decision. Returns the outcome if the run has ended."""
+        """Perform the decision. Returns the outcome if the run has ended, otherwise None."""
         self._announce(seen, decision)
         self._orderly_stop = decision.reason if decision.orderly else ""
         if self._drained_until is None and (verdict := seen.found(Outcome.DRAINED)) and verdict.within is not None:
@@ -264,7 +268,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._announce_leave(decision.reason)
 
     def _stop_group(self, *_: object) -> None:
-        """Stop the workers. If this fails, attach the failures to the error, which would otherwise hide them."""
+        """Stop the workers. If stopping them raises an error, attach the workers' failures to it, because the error
+        would otherwise hide them."""
         try:
             self._stop_workers(self._worker_group)
         except Exception as error:
@@ -276,7 +281,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._complete()
 
     def _complete(self, *_: object) -> None:
-        """Report the failures. All their details are known, because no workers are running anymore."""
+        """Report the failures. By now, all their details are known, because no workers are running."""
         result = self._completed(self._result)
         if Observation(result).failed and not result.failures:
             result = replace(result, failures=self._failure_of_the_group(result))
@@ -285,13 +290,13 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _failure_of_the_group(self, result: RunResult) -> dict[int, ProcessFailure]:
         """Return an artificial worker failure for a group that has failed although none of its workers has. Nodes can
-        count only the failures of workers."""
+        count only workers' failures."""
         rank, now = self._worker_group.workers[0].global_rank, self._clock.timestamp()
         why = f"the group is {result.state.value}"
         return {rank: ProcessFailure(0, 0, 1, timestamp=now, global_rank=rank, role=self._spec.role, reason=why)}
 
     def _restart(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Restart the workers. If this fails, attach the failures that caused the restart to the error."""
+        """Restart the workers. If the restart raises an error, attach the failures that made it necessary."""
         self._reporter.hangs_elsewhere(seen.reported, self._result.failures)
         self._budget = decision.budget
         if decision.certain:
@@ -316,7 +321,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _end_closed(self, error: RendezvousClosedError, seen: Observation) -> Ended:
         """End the run, because no more rounds will form. The run succeeds if both the job and this node's workers have
-        succeeded, and fails if this node's workers have failed. Otherwise, raises `error`."""
+        succeeded, and fails if this node's workers have failed. In all other cases, `error` is raised."""
         verdict = self._link.verdict(running=False)
         if error.succeeded and self._result.state is WorkerState.SUCCEEDED:
             return RunResult(WorkerState.SUCCEEDED, self._result.return_values), str(error)
@@ -328,7 +333,7 @@ class SimpleElasticAgent(ElasticAgent):
         return RunResult(WorkerState.FAILED, failures=dict(error.failures)), str(error)
 
     def _succeed(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Notify the other nodes of the success, and wait for them, because they may need this node again."""
+        """Notify the other nodes of the success, and wait for them, because they may still need this node."""
         self._reporter.phase(AgentPhase.FINISHING, decision.reason)
         self._barrier_ends = later(self._clock.now(), self._exit_barrier_timeout)
         if self._link.rounds and seen.verdict is None:
@@ -361,8 +366,10 @@ class SimpleElasticAgent(ElasticAgent):
         raise error
 
     def _leave(self, *_: object) -> NoReturn:
-        """Leave without closing the rendezvous, so that the other nodes can continue. Notify them before the workers
-        stop. Otherwise, failures that the stop causes on the other nodes would use up a restart."""
+        """Leave without closing the rendezvous, so that the other nodes can continue.
+
+        The other nodes are notified before the workers stop. Otherwise, the stop would make their workers fail, and
+        these failures would use up a restart."""
         signum = self._events.request or signal.SIGTERM
         self._reporter.phase(AgentPhase.DRAINING, self._events.why)
         self._announce_leave(self._events.why)
@@ -378,8 +385,8 @@ class SimpleElasticAgent(ElasticAgent):
     # -- waiting
 
     def _wait_for_events(self) -> None:
-        """Wait until the workers or the round may have changed. This class waits for `spec.monitor_interval`
-        seconds."""
+        """Wait until the workers or the round may have changed. The default implementation waits
+        `spec.monitor_interval` seconds."""
         self._events.wait((), later(self._clock.now(), max(self._spec.monitor_interval, SHORTEST_INTERVAL)))
 
     def _announce_leave(self, reason: str) -> None:
@@ -387,8 +394,9 @@ class SimpleElasticAgent(ElasticAgent):
             self._unless_signaled(partial(self._link.leave, reason))
 
     def _unless_signaled(self, action: Callable[[], T], progress: Progress | None = None) -> T | None:
-        """Return the action's result, or None if a signal arrives first. The action then continues in its thread. After
-        a second request to leave, the handler no longer waits for other nodes."""
+        """Return the action's result, or None if a signal arrives first. The action then continues in its thread.
+
+        After a second request to leave, the handler stops waiting for other nodes."""
         before = len(self._events.signals)
         try:
             call = BackgroundCall(action, "rendezvous", self._events.wake)
@@ -435,7 +443,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     @prof
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        """Wait for the next round and store its ranks in the group."""
+        """Wait for the next round, and store the round and this node's ranks in the group."""
         begun = self._clock.now()
         size, restarts = self._spec.local_world_size, self._budget.failures
         own = Introduction(self._spec.role, size, restarts, worker_group.round + 1, self._node, self._host)
@@ -457,8 +465,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter.round_formed(worker_group, formed, self._clock.now() - begun)
 
     def _take_round(self, info: RendezvousInfo) -> Round:
-        """Adopt the round on which its members agreed. If a failure was still waiting for a verdict, the new round
-        shows that it has been forgiven."""
+        """Adopt the round that its members have agreed on. If a failure was awaiting a verdict, report the restart,
+        because the new round shows that the failure has been forgiven."""
         formed = self._formed = info.formed or self._formed
         before, self._budget = self._budget.failures, replace(self._budget, failures=formed.restart_count)
         self._link.joined()
@@ -472,7 +480,7 @@ class SimpleElasticAgent(ElasticAgent):
     def _assign_worker_ranks(
         self, store: Store, group_rank: int, group_world_size: int, spec: WorkerSpec
     ) -> list[Worker]:
-        """Return this node's workers with their ranks, computed from the round's members."""
+        """Return this node's workers with their ranks, which are computed from the round's members."""
         check_place(self._formed.members, group_rank, group_world_size, spec)
         return ranked_workers(self._formed.members, group_rank)
 
@@ -480,21 +488,21 @@ class SimpleElasticAgent(ElasticAgent):
 
     @abc.abstractmethod
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
-        """Start the group's workers. Returns each worker's id by local rank."""
+        """Start the group's workers. Returns the workers' ids by local rank."""
 
     @abc.abstractmethod
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        """Stop all workers and wait until they have ended. Does nothing if none is running."""
+        """Stop all workers, and wait until they have ended. Does nothing if no workers are running."""
 
     @abc.abstractmethod
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """Return the workers' state: HEALTHY while they run, FAILED once one of them has failed, SUCCEEDED when all
-        have succeeded. This method must not block, and need not stop any worker."""
+        """Return the workers' state: HEALTHY while they run, FAILED once a worker has failed, SUCCEEDED when all
+        workers have succeeded. This method must not block, and need not stop any workers."""
 
     @abc.abstractmethod
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: Duration = 30.0) -> None:
-        """Stop all workers with `death_sig`, or with SIGKILL after `timeout` seconds, and release all
-        resources. Idempotent."""
+        """Stop all workers with `death_sig`, and with SIGKILL after `timeout` seconds, and then release all resources.
+        Idempotent."""
 
     def _stop_timeout(self) -> Duration:
         """Return the maximum number of seconds that stopping the workers may take."""
@@ -502,26 +510,30 @@ class SimpleElasticAgent(ElasticAgent):
 
     @property
     def _stop_until(self) -> Instant | None:
-        """The time at which the workers are killed, or None if neither a drain nor a notice sets one."""
+        """When the workers are killed, or None if neither a drain nor a notice sets a time."""
         departure = self._events.departure
         return earliest(self._drained_until, departure.until if departure else None)
 
     def _grace(self) -> Duration:
-        """Return how many seconds the workers have before SIGKILL is sent."""
+        """Return how many seconds the workers get before SIGKILL."""
         until, most = self._stop_until, self._shutdown_timeout
         return most if until is None else min(max(until - self._clock.now(), 0.0), most)
 
     def _end_hung_workers(self) -> None:
-        """Kill hung workers, so that `_monitor_workers` reports them as failed. This class does not detect hangs."""
+        """Kill hung workers, so that `_monitor_workers` reports them as failed. The default implementation detects no
+        hangs."""
 
     def _completed(self, result: RunResult) -> RunResult:
-        """Return the result with the details that are known only when no workers are running. This class adds none."""
+        """Return the result with the details that are known only when no workers are running. The default
+        implementation adds none."""
         return result
 
     def _exit_barrier(self) -> None:
-        """After success, wait until the other nodes have succeeded, one of them needs this node again, a signal
-        arrives, or `exit_barrier_timeout` has passed. A node that hosts the other nodes' store waits longer if no other
-        node takes over the store. Does not wait if the handler cannot report the other nodes' success."""
+        """Wait for the other nodes after success. The wait ends when the other nodes have succeeded, another node needs
+        this node again, a signal arrives, or `exit_barrier_timeout` has passed.
+
+        If no other node takes over the store that this node hosts, the node waits longer. If the handler cannot report
+        the other nodes' success, the node does not wait."""
         rounds = self._link.rounds
         if rounds is None:
             return

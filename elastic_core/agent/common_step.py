@@ -1,9 +1,11 @@
-"""Lets all workers of a round stop after the same step. See `elastic_core.stop` for the workers' side.
+"""Lets all workers of a round stop after the same step. For the workers' side, see `elastic_core.stop`.
 
 Each agent asks its workers to stop. From then on, every worker blocks in its next call to `should_stop`. The highest
-step that a node's workers have announced is therefore almost final: only a worker that was between two calls will
-announce one more step. The agents exchange these numbers in the round's store, and the agent with the lowest rank
-publishes the first step that is higher than all of them."""
+step that a node's workers have announced is therefore almost final: only a worker between two calls can still announce
+one more step.
+
+The agents exchange these steps in the round's store. The agent with the lowest rank publishes the first step that is
+higher than all of them."""
 
 from __future__ import annotations
 
@@ -38,10 +40,10 @@ def agree(
     Args:
         store: the round's store, which is not used if there is only one rank.
         ranks: the group ranks of the participating nodes, the same on every node. The first node gathers the steps.
-        highest: the highest step that a worker of this node has announced, or -1 if none has. In that case, there is no
+        highest: the highest step that a worker of this node has announced, or -1 if none has. If it is -1, there is no
             common step, and the node does not wait for the others.
         multiple: the returned step must be a multiple of this number.
-        patience: how many seconds to wait for the other nodes.
+        patience: seconds to wait for the other nodes.
 
     Returns None if a node does not answer in time or has announced no step. Raises the store's errors.
     """
@@ -72,7 +74,7 @@ def agree(
 
 
 def _following(highest: int, multiple: int) -> int | None:
-    """Return the first multiple of `multiple` above `highest`, or None if it does not fit into 64 bits."""
+    """Return the first multiple of `multiple` above `highest`, or None if that multiple does not fit into 64 bits."""
     step = (highest // multiple + 1) * multiple
     return step if 0 < step <= GREATEST_STEP else None
 
@@ -82,13 +84,13 @@ def _read(store: Store, key: str) -> int:
 
 
 class CommonStep:
-    """The part of a stop in which the workers save. Only the agent's thread calls the methods.
+    """The first part of a stop, in which the workers save. Only the agent's thread may call the methods.
 
     Args:
-        settle: given this node's highest step, returns the step that the nodes have agreed on (see `agree`).
-        reason: why the workers have to stop.
+        settle: takes this node's highest step, and returns the step that the nodes have agreed on (see `agree`).
+        reason: why the workers must stop.
         report: called with the agreed step, the beginning of the stop, the deadline, the local ranks that have saved,
-            and those that have not, whenever one of them changes.
+            and those that have not. Called again whenever one of these changes.
     """
 
     def __init__(
@@ -129,8 +131,11 @@ class CommonStep:
         return highest >= 0
 
     def is_over(self, due: Instant | None) -> bool:
-        """Pass the agreed step to the workers once it is known. If the workers will be killed at `due`, earlier than
-        announced, announce that. Returns true if every worker has saved or exited, or if there is no common step."""
+        """Pass the agreed step to the workers once it is known. Returns true if every worker has saved or exited, or if
+        there is no common step.
+
+        If `due`, the time at which the workers will be killed, is earlier than announced, the new time is announced to
+        them."""
         if due is not None and due < self._until - _NOTABLE:
             self._until = due
             self._processes.ask_to_stop(due, self._reason)
@@ -148,7 +153,7 @@ class CommonStep:
         return not self._unsaved()[0]
 
     def end(self) -> None:
-        """Release workers that are still waiting for the step, and log which ones have not stopped at it."""
+        """Release workers that are still waiting for the step, and log the workers that have not stopped after it."""
         if not self._answered:
             self._answer(None)
         if self._step is None:
@@ -160,7 +165,7 @@ class CommonStep:
             get_logger().warning("workers have not saved", local_ranks=left, step=self._step, **more)
 
     def _unsaved(self) -> tuple[list[int], dict[int, str]]:
-        """Return the workers that may still save, and the failed workers, each with the reason for its failure."""
+        """Return the workers that may still save, and the reason for each failed worker's failure by local rank."""
         saved = self._processes.saved()
         running = [rank for rank in self._processes.running() if rank not in saved]
         failed = {failure.local_rank: failure.reason for failure in self._processes.failures().values()}

@@ -1,6 +1,7 @@
-"""The event queue: the only place where the agent waits, so that the agent need not poll and can always react to a
-signal. Threads and signal handlers add events to the queue. The events take effect when the agent's thread waits.
-"""
+"""The event queue, the only place where the agent waits. The agent therefore need not poll, and can always react to a
+signal.
+
+Threads and signal handlers add events to the queue. The events take effect when the agent's thread waits."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _SAME_REQUEST: Duration = 0.5
 
 @dataclass(frozen=True)
 class Departure:
-    """A notice that this node must leave. At `due`, it must begin to stop its workers. Workers that are still running
+    """A notice that this node must leave. At `due`, the node begins to stop its workers. Workers that are still running
     at `until` are killed; None means no limit."""
 
     due: Instant
@@ -40,12 +41,12 @@ class Departure:
 
 class EventQueue:
     """The agent's event queue. Any thread or signal handler may call `wake`, `signalled`, `noticed`, `expired` and
-    `alive_at`; only the agent's thread may call the rest. After `close`, events are dropped.
+    `alive_at`. Only the agent's thread may call the other methods. After `close`, events are dropped.
 
     Attributes:
-        signals: all signals that asked the agent to leave, in order. A notice that is due counts as SIGTERM.
-        request: the signal to send to the workers. It is SIGTERM if the first request contains SIGTERM, otherwise the
-            first signal, or None if no signal has arrived.
+        signals: all signals that asked the agent to leave, in order. A notice that is due is recorded as SIGTERM.
+        request: the signal to send to the workers, or None if no signal has arrived. It is SIGTERM if the first request
+            contains SIGTERM, otherwise the first signal.
         departure: the notice that made this node leave, if a notice came due before any signal arrived.
         urged: whether a second request has arrived, which ends the grace period.
     """
@@ -75,11 +76,11 @@ class EventQueue:
         self._put(lambda: None)
 
     def signalled(self, signum: signal.Signals) -> None:
-        """Record a signal and its time, because the agent may handle the signal much later."""
+        """Record a signal and the time of its arrival. The agent may handle the signal much later."""
         self._put(partial(self._take_signal, signum, self._clock.now()))
 
     def noticed(self, source: str, departure: Departure | None) -> None:
-        """Record a notice, which replaces the source's previous one. None withdraws that notice."""
+        """Record a notice, which replaces the source's previous notice. None withdraws the previous notice."""
         with self._lock:
             is_first = not self._arrived
             self._arrived[source] = departure  # only the latest one matters, however many a source sends
@@ -91,9 +92,8 @@ class EventQueue:
         self._put(partial(self._expired.append, expiry))
 
     def wait(self, fds: Collection[int], *until: Instant | None) -> Collection[int]:
-        """Block until an event arrives, one of `fds` becomes readable, the earliest instant in `until` is reached, or
-        an hour has passed. The method may also return earlier. Values of None in `until` are ignored. Returns the
-        readable descriptors.
+        """Block until an event arrives, one of `fds` becomes readable, the earliest time in `until` is reached, or an
+        hour has passed. The wait may also end earlier. None in `until` is ignored. Returns the readable descriptors.
 
         Raises:
             RuntimeError: the queue is closed.
@@ -121,8 +121,8 @@ class EventQueue:
         return expired
 
     def alive_at(self) -> float:
-        """Return the time at which the agent last handled events, in seconds since the epoch, or the current time while
-        the agent waits."""
+        """Return when the agent last handled events, in seconds since the epoch. While the agent waits, this is the
+        current time."""
         return self._clock.timestamp() if self._waiting else self._waited_at
 
     def close(self) -> None:
@@ -166,13 +166,13 @@ class EventQueue:
 
     @property
     def why(self) -> str:
-        """The reason why the agent has to leave, or an empty string if nothing has asked it to leave."""
+        """Why the agent has to leave, or an empty string if it does not have to."""
         if self.departure is not None:
             return self.departure.reason
         return f"received {self.request.name}" if self.request else ""
 
     def _next_due(self) -> Instant | None:
-        """Return the time at which the next notice is due. After a request to leave, notices are ignored."""
+        """Return when the next notice is due. After a request to leave, notices are ignored, and the result is None."""
         return min((notice.due for notice in self._notices.values()), default=None) if self.request is None else None
 
     def _take_notices(self) -> None:
@@ -204,8 +204,8 @@ class EventQueue:
 
 @contextlib.contextmanager
 def _woken_by_signals(descriptor: int) -> Iterator[None]:
-    """Make each signal write to the descriptor. Otherwise, if the kernel delivered a signal to another thread, the main
-    thread would stay in `poll`, although only it can run Python's signal handlers."""
+    """Make each signal write to the descriptor, so that the main thread leaves `poll` and runs Python's signal
+    handlers. Only the main thread can run them, but the kernel may deliver a signal to another thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

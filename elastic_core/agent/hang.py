@@ -1,15 +1,13 @@
-"""Hang detection from outside the workers. A table records when each worker last made progress. From new samples and
-the current time, it determines which worker hangs and when the next check is due, without side effects.
+"""Detects hangs from outside the workers. A table records when each worker last made progress. From new samples and the
+current time, the table determines which worker hangs and when the next check is due, without side effects.
 
-A worker has made progress if its sample differs from the previous one: more output, another heartbeat, or more CPU time
-than idle helper threads use. CPU time proves little, because a worker that waits in an NCCL collective spins. It is
-therefore ignored for a worker that has written output or sent heartbeats regularly, because such a worker will continue
-to do so unless it hangs.
+A worker has made progress if its sample shows more output, another heartbeat, or more CPU time than idle helper threads
+use. CPU time proves little, because a worker that waits in an NCCL collective spins. CPU time is therefore ignored for
+workers that have written output or sent heartbeats regularly, because they will continue to do so unless they hang.
 
-Workers are checked four times per timeout, and when the timeout of one of them expires, so a hang is detected at most a
+Workers are checked four times per timeout, and whenever a worker's timeout expires, so a hang is detected at most a
 quarter of the timeout late. Time in which the agent itself was stopped or starved is ignored, because the agent could
-not read output then.
-"""
+not read output then."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ class HangPolicy:
 
     Args:
         timeout: seconds without progress; greater than 0.
-        warmup: seconds after the workers start during which no worker is considered hung.
+        warmup: seconds after the workers' start in which no worker is considered hung.
         progress: the signs of progress to look for, a subset of `WORDS`.
     """
 
@@ -49,7 +47,7 @@ class HangPolicy:
 
     @property
     def step(self) -> Duration:
-        """Seconds between two checks."""
+        """The number of seconds between two checks."""
         return self.timeout / LOOKS_PER_TIMEOUT
 
 
@@ -59,8 +57,8 @@ class _Row:
 
     Args:
         effort: the CPU time that the worker used in the last interval in which it made progress.
-        signs: the first and the last of a series of checks that found new output or a heartbeat, with gaps of at most
-            half a timeout between them.
+        signs: the first and last of a series of checks that found new output or a heartbeat. The gaps in the series are
+            at most half a timeout long.
         regular: whether such a series has lasted for a whole timeout. If so, the worker's CPU time is ignored.
     """
 
@@ -89,7 +87,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class HangTable:
-    """The state of a round's workers at the last check. `next_look` is the time at which the next check is due."""
+    """The state of a round's workers at the last check. `next_look` is when the next check is due."""
 
     policy: HangPolicy
     next_look: Instant
@@ -97,13 +95,15 @@ class HangTable:
 
     @classmethod
     def starting(cls, policy: HangPolicy, now: Instant) -> HangTable:
-        """Return the table for workers that have just started. The first check comes after the warm-up."""
+        """Return the table for workers that have just started. The first check comes after the warmup."""
         return cls(policy, later(now, policy.warmup))
 
     def look(self, samples: Sequence[WorkerSample], now: Instant) -> tuple[HangTable, Expiry | None]:
-        """Return the table after a check of the running workers, and the hung worker, if any. When one worker hangs,
-        others stall because they wait for it. The worker that stopped making progress first is therefore reported as
-        hung. If several stopped between the same two checks, the one that had used the least CPU time is reported."""
+        """Return the table after a check of the running workers, and the hung worker, if any.
+
+        When one worker hangs, other workers stall because they wait for it. The worker that stopped making progress
+        first is therefore considered hung. If several workers stopped between the same two checks, the one that had
+        used the least CPU time is considered hung."""
         away = now - self.next_look > self.policy.step / 2  # so long ago that the time since then should be ignored
         rows = {sample.local_rank: self._row(sample, now, away) for sample in samples}
         hung = [row for row in rows.values() if now >= self._end(row)]

@@ -1,5 +1,5 @@
-"""The interface for programs that run or subclass an agent: the specification of its workers, the workers themselves,
-and the agent's result."""
+"""The interface for programs that run or subclass an agent: the specification of its workers, the workers, and the
+agent's result."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ class RunResult:
     """The result of this node's workers: all succeeded, or at least one failed.
 
     `return_values` contains the return values of the workers' functions, and `failures` the workers' failures, both by
-    global rank. Neither mapping contains workers that the agent stopped.
-    """
+    global rank. Workers that the agent stopped are in neither mapping."""
 
     state: WorkerState
     return_values: dict[int, Any] = field(default_factory=dict)
@@ -114,7 +113,7 @@ class WorkerSpec:
             raise ValueError(f"expected a monitor_interval of 0 s or more, found {self.monitor_interval}")
 
     def get_entrypoint_name(self) -> str:
-        """Return the entry point for use in messages: a function's qualified name, or the command."""
+        """Return the entry point's name for messages: a function's qualified name, or the command."""
         if callable(self.entrypoint):
             return getattr(self.entrypoint, "__qualname__", repr(self.entrypoint))
         return self.entrypoint or "<none>"
@@ -122,8 +121,8 @@ class WorkerSpec:
 
 @dataclass(eq=False)
 class Worker:
-    """One worker. Two workers are equal only if they are the same object. Only the agent uses `id`; for the local
-    agent, it is a process id. Ranks are -1 until the worker's node has joined a round."""
+    """One worker. Workers are compared by identity. Ranks are -1 until the worker's node has joined a round. Only the
+    agent uses `id`, which is a process id for the local agent."""
 
     local_rank: int
     global_rank: int = -1
@@ -134,7 +133,7 @@ class Worker:
 
 
 class WorkerGroup:
-    """The workers of one node, all of which are replaced in every round. Only the agent that owns the group changes
+    """The workers of one node, which are all replaced in every round. Only the agent that owns the group may change
     it."""
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -154,12 +153,12 @@ class ElasticAgent(abc.ABC):
 
     @abc.abstractmethod
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """Run until the workers have succeeded or failed for good. The run of a node that was not needed also succeeds.
+        """Run until the workers have succeeded or failed for good. The run also succeeds if the node was not needed.
 
         Raises:
-            SignalException: a signal asked the agent to leave, and it has stopped its workers.
-            RendezvousClosedError: another node closed the job because it failed there; `failures` contains the job's
-                failures.
+            SignalException: a signal asked the agent to leave, and the agent has stopped its workers.
+            RendezvousClosedError: another node closed the job because the job failed there. `failures` contains the
+                job's failures.
             RendezvousConnectionError: the store was unreachable until the node's time limit for joining expired.
             RendezvousError: no round formed.
             UnkillableWorkersError: a worker survived SIGKILL.
@@ -167,4 +166,4 @@ class ElasticAgent(abc.ABC):
 
     @abc.abstractmethod
     def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
-        """Return the group, which the caller must not change."""
+        """Return the group. The caller must not change it."""

@@ -1,13 +1,13 @@
-"""The agent's link to the other nodes, for two kinds of handlers. Some handlers push verdicts and count failures; plain
-handlers only form rounds. This module also lets a node join a round, learn the round's members, and assign ranks to its
-workers.
+"""The agent's link to the other nodes. This module also lets a node join a round, learn the round's members, and assign
+ranks to its workers.
 
-With a plain handler, the link polls for waiting nodes, the agent's own budget counts the failures, and there is no exit
-barrier. Handlers written for torchrun return a rank and a size, but not the other members. Each node therefore
-introduces itself in the round's store, under its rank, and reads the introductions of the other nodes. This takes two
-small operations per member. Introductions are JSON, never pickle, because a program that can write to the store must
-not be able to run code here.
-"""
+There are two kinds of handlers. Some handlers push verdicts and count failures. Plain handlers only form rounds, so the
+link polls them for waiting nodes, the agent's own budget counts the failures, and there is no exit barrier.
+
+Handlers written for torchrun return a rank and a size, but not the other members. Each node therefore introduces itself
+in the round's store, under its rank, and reads the other nodes' introductions. This takes two small operations per
+member. Introductions are JSON, never pickle, because a program that can write to the store must not be able to run code
+here."""
 
 from __future__ import annotations
 
@@ -41,20 +41,22 @@ _MOST = 2**31
 
 
 class Link:
-    """One agent's link to the other nodes. Only the agent's thread uses it. That thread may call `leave` while the
+    """One agent's link to the other nodes. Only the agent's thread may use it. The thread may call `leave` while the
     handler forms a round in another thread.
 
     While workers run, a plain handler is polled for waiting nodes: first after `interval` seconds, then less and less
     often, down to once a second. A slow handler is polled less often, so that polling takes at most a tenth of the
-    agent's time. The handler's errors are logged and tolerated for up to its `outage_patience`, because healthy workers
-    do not need the handler.
+    agent's time.
+
+    The handler's errors are logged and tolerated for up to its `outage_patience`, because healthy workers do not need
+    the handler.
 
     Args:
         listener: called from any thread when there may be a verdict.
 
     Attributes:
-        rounds: the handler if it counts the failures of all nodes and reports when the other nodes have succeeded,
-            otherwise None.
+        rounds: the handler if it counts all nodes' failures and reports when the other nodes have succeeded, otherwise
+            None.
         has_left: whether `leave` has been called.
     """
 
@@ -78,8 +80,12 @@ class Link:
         self._due = later(self._clock.now(), self._interval) if self._handler.polled else None
 
     def verdict(self, running: bool) -> Verdict | None:
-        """Return the verdict on the round, or None if the round is not over. `running` says whether this node's workers
-        are running. Raises the handler's error if the handler keeps failing for too long."""
+        """Return the verdict on the round, or None if the round is not over. Raises the handler's error if the handler
+        keeps failing for too long.
+
+        Args:
+            running: whether this node's workers are running.
+        """
         if self.rounds:
             return self.rounds.verdict()
         begun = self._clock.now()
@@ -92,15 +98,15 @@ class Link:
         return Verdict(Outcome.RESTART, f"{waiting} more node(s) want to take part") if waiting > 0 else None
 
     def ask_again(self) -> Instant | None:
-        """Return the time at which to ask for the verdict again if no event arrives, or None if events suffice."""
+        """Return when to ask for the verdict again if no event arrives, or None if waiting for events is enough."""
         if self.rounds is None:
             return self._due
         wanted = self.rounds.ask_again()
         return None if wanted is None else max(wanted, later(self._clock.now(), _OVERDUE))
 
     def stop_by(self) -> Instant | None:
-        """Return the time by which workers that are being stopped must have ended, even if their grace period is
-        longer, or None if there is no such limit. Never raises, so that a stop that has begun continues."""
+        """Return when workers that are being stopped must have ended, even if their grace period is longer, or None if
+        there is no such limit. Never raises, so that a stop that has begun continues."""
         try:
             return self.rounds.stop_by() if self.rounds else None
         except Exception as error:  # noqa: BLE001 - the handler may be a plugin's
@@ -124,8 +130,8 @@ class Link:
         get_logger().info("round left", reason=reason, notified=notified)
 
     def close(self) -> str:
-        """Close a plain handler's rendezvous at the end of the job. Returns an empty string or, if closing fails, a
-        clause to append to the reason for the end."""
+        """Close a plain handler's rendezvous at the end of the job. If closing fails, returns a clause to append to the
+        reason for the end, otherwise an empty string."""
         try:
             if self.rounds is None:
                 self._handler.set_closed()
@@ -156,8 +162,14 @@ class Link:
 
 
 class Introduction(NamedTuple):
-    """A node's introduction to its peers: the role and number of its workers, the number of restarts that it knows of,
-    the round number that it proposes, the node's name, and the name of its host."""
+    """A node's introduction to its peers.
+
+    Attributes:
+        role, local_world_size: the role and number of its workers.
+        restart_count: the number of restarts that the node knows of.
+        round: the round number that the node proposes.
+        node, host: the names of the node and of its host.
+    """
 
     role: str
     local_world_size: int
@@ -168,13 +180,13 @@ class Introduction(NamedTuple):
 
     @property
     def member(self) -> Member:
-        """The node as a member of the round, without an address, because the address is unknown."""
+        """The node as a member of the round, without an address, which is not known yet."""
         return Member(self.node, self.host, "", self.role, self.local_world_size)
 
 
 def join(handler: RendezvousHandler, own: Introduction) -> RendezvousInfo:
-    """Wait for the next round, and return it with its members, even if the handler was written for torchrun and does
-    not return the members itself. Raises the handler's errors."""
+    """Wait for the next round, and return it with its members. This works even for handlers written for torchrun, which
+    do not return the members. Raises the handler's errors."""
     info = handler.next_rendezvous()
     formed: Round | None = getattr(info, "formed", None)
     if formed is None:
@@ -186,9 +198,11 @@ def join(handler: RendezvousHandler, own: Introduction) -> RendezvousInfo:
 
 
 def exchange_introductions(store: Store, rank: int, world_size: int, own: Introduction) -> Round:
-    """Return the round as all its members see it, with the highest restart count and round number that any of them
-    knows. If the round has only one node, the store is not used. Blocks until all introductions have arrived, or the
-    store's own timeout for a key has passed.
+    """Return the round as all its members see it, with the highest restart count and round number that any member
+    knows.
+
+    Blocks until all introductions have arrived, or the store's own timeout for a key has passed. A round with only one
+    node does not use the store.
 
     Raises:
         RendezvousTimeoutError: a member did not introduce itself in time.
@@ -226,7 +240,7 @@ def _checked(role: Any, workers: Any, restarts: Any, number: Any, node: Any, hos
 
 
 def check_place(members: Sequence[Member], group_rank: int, group_world_size: int, spec: WorkerSpec) -> None:
-    """Raise RendezvousStateError if the round has the wrong size, or if a different node has this node's rank."""
+    """Raise RendezvousStateError if the round has the wrong size, or if another node has this node's rank."""
     own = members[group_rank] if 0 <= group_rank < len(members) == group_world_size else None
     if own is None or (own.role, own.local_world_size) != (spec.role, spec.local_world_size):
         found = ", ".join(f"{member.local_world_size} of {member.role!r}" for member in members) or "none"
@@ -240,9 +254,8 @@ def check_place(members: Sequence[Member], group_rank: int, group_world_size: in
 def ranked_workers(members: Sequence[Member], group_rank: int) -> list[Worker]:
     """Return the workers of the member with rank `group_rank`, ordered by local rank.
 
-    Global ranks number the workers of all members in the order of the members' group ranks. Role ranks number only the
-    workers of members with the same role. Every node can therefore compute all ranks.
-    """
+    Global ranks number the workers of all members, in the order of the members' group ranks. Role ranks number only the
+    workers of members with the same role. Every node can therefore compute all ranks."""
     own = members[group_rank]
     first = first_in_role = world_size = role_world_size = 0
     # Access each member only once, because in a large round every access to a member builds a new object.

@@ -1,4 +1,4 @@
-"""The agent whose workers are processes on this machine. It starts, checks and stops them."""
+"""The agent whose workers are processes on this machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ProcessAgent(SimpleElasticAgent):
 
     Args:
         spec: the workers to run.
-        processes: the node's workers; the agent closes this object when it ends.
+        processes: the node's workers. The agent closes this object when it ends.
         node, host: the names of this node and of its machine, for reports.
         kill_timeout: seconds after SIGKILL until a process is reported as unkillable.
         contribute: returns additional environment variables for each round's workers.
@@ -131,8 +131,8 @@ class ProcessAgent(SimpleElasticAgent):
             self._link.rounds.report_stop(stop)
 
     def _stop_by(self) -> Instant | None:
-        """Return the time by which workers that are being stopped must have ended. If a notice takes effect during a
-        stop, first notify the other nodes, because this node may not outlive the stop."""
+        """Return when workers that are being stopped must have ended. If a notice takes effect during a stop, first
+        notify the other nodes, because this node may not outlive the stop."""
         if self._events.departure:
             self._announce_leave(self._events.why)
         return earliest(self._link.stop_by(), self._stop_until)
@@ -141,8 +141,8 @@ class ProcessAgent(SimpleElasticAgent):
         return self._shutdown_timeout + self._kill_timeout
 
     def _end_hung_workers(self) -> None:
-        """Kill only the hung workers. The one that has hung the longest is killed first, so that it becomes the root
-        cause."""
+        """Kill the hung workers and no others. The worker that has hung the longest is killed first, so that it becomes
+        the root cause."""
         now = self._clock.now()
         until = later(now, _ASKING)
         hung = [*self._events.pop_expired(), *self._look_for_hangs()]

@@ -1,5 +1,4 @@
-"""`Reporter`, which passes a run's events to the observer and logs most of them, and `Progress`, which logs a line from
-time to time during a long wait."""
+"""Reports a run's events to the observer and to the log, and logs the progress of long waits."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ _PIDS_IN_A_LINE = 8
 
 
 class Reporter:
-    """Reports the events of one run, in the agent's thread."""
+    """Reports the events of one run. Only the agent's thread may use it."""
 
     def __init__(self, run_id: str, observer: Observer, clock: Clock) -> None:
         self._run_id = run_id
@@ -47,8 +46,8 @@ class Reporter:
         self._phase: tuple[AgentPhase, str] | None = None
 
     def phase(self, phase: AgentPhase, reason: str = "", sign: Instant | None = None) -> None:
-        """Report a phase, but not the same phase and reason twice in a row. `sign` is the time of the first sign of
-        the cause."""
+        """Report a phase, but not the same phase and reason twice in a row. `sign` is when the first sign of the
+        phase's cause appeared."""
         if self._phase != (phase, reason):
             self._phase = (phase, reason)
             self._tell(PhaseChanged(self._run_id, phase, reason, self._clock.now(), sign))
@@ -92,15 +91,15 @@ class Reporter:
             self._tell(WorkerFailed(self._run_id, failure))
 
     def hangs_elsewhere(self, job: Mapping[int, ProcessFailure], own: Mapping[int, ProcessFailure]) -> None:
-        """Log the workers that hung on other nodes, with their stacks, because a job that continues writes no failure
-        report. Observers are notified only on the node whose worker hung."""
+        """Log the workers that hung on other nodes, with their stacks. A job that continues writes no failure report,
+        so the log is the only place for them. Observers are notified only on the node whose worker hung."""
         for rank, failure in job.items():
             if failure.hung and rank not in own:
                 fields = {"rank": rank, "node": failure.node, "reason": failure.reason, "stack": failure.stack}
                 get_logger().error("worker hangs", **fields)
 
     def restart(self, round_: int, decision: Decision, restart_count: int) -> None:
-        """Report a restart, after which `restart_count` failures will have been forgiven."""
+        """Report a restart. `restart_count` is the number of forgiven failures after the restart."""
         cause, allowed = decision.cause.value if decision.cause else "", decision.budget.max_restarts
         get_logger().warning("restart decided", cause=cause, reason=decision.reason)
         self._tell(RestartDecided(self._run_id, round_, cause, decision.reason, restart_count, allowed))
@@ -131,8 +130,8 @@ def error_in_words(error: BaseException) -> str:
 
 
 class Progress:
-    """Logs the progress of a wait that began at `begun`. `fields` is called with the number of seconds waited so far,
-    and returns the fields of the log line."""
+    """Logs the progress of a wait that began at `begun`. `fields` takes the number of seconds waited so far and returns
+    the fields of the log line."""
 
     def __init__(
         self, begun: Instant, waiting_for: str, fields: Callable[[int], Mapping[str, object]] | None = None

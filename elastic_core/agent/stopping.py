@@ -1,10 +1,9 @@
-"""The only way to stop workers: send each a signal, wait for the grace period, send SIGKILL, wait for a limited time,
-and finally give up. Before the signal, workers may get time to save a checkpoint, all after the same step (see
-`common_step`).
+"""Stops workers. This is the only way in which workers are stopped: send each worker a signal, wait for the grace
+period, send SIGKILL, wait for a limited time, and finally give up. Before the signal, workers may get time to save a
+checkpoint, all after the same step (see `common_step`).
 
-A worker's child processes (a DataLoader, a Manager, a pool) get no signal while the worker is running, because it may
-need them to save a checkpoint.
-"""
+A worker's child processes (a DataLoader, a Manager, a pool) get no signal while the worker is running, because the
+worker may need them to save a checkpoint."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ class GroupStop:
 
     Args:
         kill_timeout: see `ProcessAgent`.
-        stop_by: called repeatedly; returns the latest time at which the grace period must end, or None for no limit.
+        stop_by: called repeatedly; returns the latest end of the grace period, or None for no limit.
         exited: called for each worker that has ended.
     """
 
@@ -71,9 +70,11 @@ class GroupStop:
         afterglow: Duration = AFTERGLOW,
         saving: CommonStep | None = None,
     ) -> None:
-        """End the processes, and then read the rest of their output. In a finished round, only the processes that the
-        workers have left behind must be ended. These get `afterglow` seconds to exit on their own. If `saving` is
-        given, workers that call `should_stop` get up to half of the grace period to save before the first signal.
+        """End the processes, and then read the rest of their output.
+
+        If no workers are running, only the processes that they left behind must be ended. These get `afterglow` seconds
+        to exit on their own. If `saving` is given, workers that call `should_stop` get up to half of the grace period
+        to save before the first signal.
 
         Raises:
             UnkillableWorkersError: a process has survived SIGKILL.
@@ -91,8 +92,8 @@ class GroupStop:
             self._processes.finish()
 
     def _left_behind(self, afterglow: Duration) -> list[Leftover]:
-        """Return the processes that must be ended. If workers are running, these are all processes. Otherwise, first
-        give the remaining processes time to exit on their own; a signal ends this wait early."""
+        """Return the processes that must be ended. While workers are running, these are all processes. Otherwise, the
+        remaining processes first get time to exit on their own, which a signal ends early."""
         signals = len(self._events.signals)
         until = later(self._clock.now(), afterglow)
         while (left := self._processes.leftovers()) and not self._processes.running():
@@ -133,8 +134,7 @@ class GroupStop:
             self._give_up()
 
     def _save(self, saving: CommonStep, until: Instant) -> None:
-        """Wait until all workers have saved or exited, but no longer than `until`, and less if the grace period is cut
-        short."""
+        """Wait until all workers have saved or exited, `until` is reached, or the grace period is cut short."""
         while True:
             now, due = self._clock.now(), self._stop_by()
             cut_short = self._events.urged or (due is not None and now >= due)
@@ -206,7 +206,7 @@ class GroupStop:
             )
 
     def _deliver_output(self) -> None:
-        """Wait until all output is delivered, the console has stalled for too long, or a signal arrives."""
+        """Wait until all output has been delivered, the console has stalled for too long, or a signal arrives."""
         done = self._processes.drain()
         signals = len(self._events.signals)
         patience = _HURRIED_PATIENCE if signals else _CONSOLE_PATIENCE

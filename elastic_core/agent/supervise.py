@@ -1,12 +1,12 @@
-"""The agent's policy, in two functions without side effects: `supervise` decides what to do about a worker group, and
+"""The agent's policy, in two functions without side effects. `supervise` decides what to do about a worker group.
 `await_others` decides what to do in the exit barrier, after the group has succeeded. This module also determines which
 failure came first, on this node and in the whole job.
 
-Both functions return orders, which the agent performs once and in sequence before it observes again. `supervise` is
-called twice for a group that has ended. The first time, it orders the agent to report any failure and to stop the
-group, because the peers of a lost worker hang until they are notified, and stopping takes time. The second time, when
-all failures are known, it decides how to continue.
-"""
+Both functions return orders, which the agent performs once and in sequence before it observes again.
+
+`supervise` is called twice for a group that has failed. The first time, it orders the agent to report the failure and
+to stop the group. The report comes first, because stopping takes time, and the peers of a lost worker hang until they
+are notified. The second time, when all failures are known, `supervise` decides how to continue."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Order(enum.Enum):
 
 class RestartCause(str, enum.Enum):
     """Why a group restarts. HANG: a worker was killed because it hung. LOST: a node was lost. MEMBERSHIP: the
-    membership changed for another reason. Only FAILURE and HANG use the budget."""
+    membership changed for another reason. Only FAILURE and HANG use up the budget."""
 
     FAILURE = "failure"
     HANG = "hang"
@@ -69,12 +69,11 @@ class RestartCause(str, enum.Enum):
 
 @dataclass(frozen=True)
 class RestartBudget:
-    """A budget of restarts: `max_restarts` failures are forgiven, and the next one is final. `failures` is
+    """A budget of restarts: `max_restarts` failures are forgiven, and the next failure is final. `failures` is
     TORCHELASTIC_RESTART_COUNT.
 
-    If `shared` is set, the handler counts the failures of all nodes, and decides whether each failure is forgiven. In
-    that case, `failures` is the current round's count.
-    """
+    If `shared` is set, the handler counts the failures of all nodes and decides whether each failure is forgiven.
+    `failures` is then the count of the current round."""
 
     max_restarts: int
     failures: int = 0
@@ -89,7 +88,7 @@ class Observation:
         result: the state of the workers.
         request: why the agent was asked to leave, or an empty string if it was not.
         verdict: the handler's verdict, if the round is over.
-        complete: whether all workers have ended and `result` contains all that can be known about them.
+        complete: whether all workers have ended and `result` contains everything that can be known about them.
     """
 
     result: RunResult
@@ -109,12 +108,12 @@ class Observation:
 
     @property
     def reported(self) -> Mapping[int, ProcessFailure]:
-        """The job's failures, according to the verdict."""
+        """The job's failures according to the verdict."""
         return self.verdict.failures if self.verdict else {}
 
     @property
     def failures(self) -> dict[int, ProcessFailure]:
-        """The failures of this node and of the job."""
+        """The failures of this node and of the whole job."""
         return together(self.result.failures, self.reported)
 
     def found(self, outcome: Outcome) -> Verdict | None:
@@ -126,9 +125,11 @@ class Observation:
 class Decision:
     """The orders for the agent, the reason for them, and the resulting budget. Without orders, the agent waits.
 
-    `cause` is set for a restart. `certain` is false if the shared budget may be used up, or if only the next round will
-    show the cause (see `judged`). `orderly` is true if the workers are stopped on request and not after a failure, so
-    that they may save first.
+    Attributes:
+        cause: why the group restarts, if it does.
+        certain: false if the shared budget may be used up, or if only the next round will show the cause (see
+            `judged`).
+        orderly: whether the workers may save first, because they are stopped on request and not after a failure.
     """
 
     orders: tuple[Order, ...]
@@ -140,10 +141,12 @@ class Decision:
 
 
 def supervise(budget: RestartBudget, seen: Observation) -> Decision:
-    """Decide what to do while a group runs or after it has ended. A request to leave comes first, then a failure that
-    has not been reported yet. Success takes precedence over the round's verdict, because the group's work is done. If
-    the job has ended, or this node has been drained or cut off, this takes precedence over failures, which may be
-    consequences. A failure takes precedence over a membership change, because a restart adopts the change anyway."""
+    """Decide what to do while a group runs or after it has ended.
+
+    A request to leave comes first, followed by a failure that has not been reported yet. Success takes precedence over
+    the round's verdict, because the group's work is done. A verdict that the job has ended, or that this node has been
+    drained or cut off, takes precedence over failures, because these may be its consequences. A failure takes
+    precedence over a membership change, because a restart adopts the change anyway."""
     if seen.request:
         return Decision((Order.LEAVE,), seen.request, budget, orderly=_workers_may_save(seen.verdict))
     if seen.failed and not seen.complete:
@@ -167,9 +170,10 @@ def supervise(budget: RestartBudget, seen: Observation) -> Decision:
 def await_others(
     budget: RestartBudget, seen: Observation, now: Instant, until: Instant, hosts_store: bool = False
 ) -> Decision:
-    """Decide what to do after this node's workers have succeeded, while other nodes' workers are still running. The
-    node waits, so that it can rejoin if another node fails. Its own work is done, so its wait ends in failure only if
-    the whole job fails. The node stops waiting at `until`, unless it hosts the other nodes' store."""
+    """Decide what to do after this node's workers have succeeded, while other nodes' workers are still running.
+
+    The node waits, so that it can rejoin if another node fails. The wait ends in failure only if the whole job fails,
+    because the node's own work is done. The node stops waiting at `until`, unless it hosts the other nodes' store."""
     if seen.request:
         return Decision((Order.LEAVE,), seen.request, budget)
     if verdict := seen.found(Outcome.CLOSED):
@@ -191,7 +195,7 @@ def await_others(
 
 
 def closed(verdict: Verdict) -> str:
-    """Describe which node closed the job, and why."""
+    """Return a clause that states which node closed the job, and why."""
     return f"the job was closed by {verdict.by or 'another node'}: {verdict.reason}"
 
 
@@ -200,28 +204,30 @@ def _stop(seen: Observation) -> tuple[Order, ...]:
 
 
 def _after_round(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
-    """Decide what to do after the round is over. The recorded cause is the event that ended it, not a local failure."""
+    """Decide what to do after the round is over. The recorded cause is the event that ended the round, not a local
+    failure."""
     orders, cause = (*_stop(seen), Order.JOIN), _cause_of(verdict)
     may_save = _workers_may_save(verdict)
     return Decision(orders, verdict.reason, budget, cause, certain=verdict.judged, orderly=may_save)
 
 
 def _workers_may_save(verdict: Verdict | None) -> bool:
-    """Return whether the workers can save together. They cannot if some workers of the round have already ended."""
+    """Return whether the workers can save together. They cannot if some of the round's workers have already ended."""
     if verdict is None or verdict.outcome is Outcome.DRAINED:
         return True
     return verdict.outcome is Outcome.RESTART and _cause_of(verdict) is RestartCause.MEMBERSHIP
 
 
 def judged(decision: Decision, ended: Verdict | None) -> Decision:
-    """Return the decision with its reason and cause corrected, if it is now known how the round ended."""
+    """Return the decision with the actual reason and cause, if it is now known how the round ended."""
     return replace(decision, reason=ended.reason, cause=_cause_of(ended)) if ended else decision
 
 
 def cause_of_end(number: int, restart_count: int, formed: Round) -> Verdict | None:
-    """Return how this node's round `number` ended, according to its next round, `formed`, or None if that is unknown.
-    If rounds have formed without this node in between, and no failure has been counted since, the other nodes
-    considered this node lost, and that loss made its workers fail."""
+    """Return how this node's round `number` ended, or None if that is unknown. `formed` is the node's next round.
+
+    If rounds have formed without this node in between and no failure has been counted since, the other nodes considered
+    this node lost. Its workers then failed because of that loss."""
     if formed.number == number + 1:
         return formed.ended
     if formed.number <= number or formed.restart_count != restart_count:
@@ -231,7 +237,8 @@ def cause_of_end(number: int, restart_count: int, formed: Round) -> Verdict | No
 
 
 def _after_close(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
-    """Decide to end without success, because this node's workers have not succeeded, whatever other nodes report."""
+    """Decide to end without success. This node's workers have not succeeded, so the other nodes' reports do not
+    matter."""
     but = "; this node's workers had not succeeded" if verdict.succeeded else ""
     return Decision((*_stop(seen), Order.FAIL if seen.failed else Order.YIELD), closed(verdict) + but, budget)
 
@@ -275,9 +282,10 @@ def first_of(failures: Mapping[int, ProcessFailure]) -> ProcessFailure | None:
 
 
 def together(own: Mapping[int, ProcessFailure], job: Mapping[int, ProcessFailure]) -> dict[int, ProcessFailure]:
-    """Return the failures of this node and of the job, by global rank. The first failure in `job` is considered the
-    cause of all others, because timestamps from two machines cannot be compared. For this node's failures, its own
-    records are used, because they have more details than the job's copies."""
+    """Return the failures of this node and of the job, by global rank.
+
+    The first failure in `job` is considered the cause of all others, because timestamps from two machines cannot be
+    compared. This node's own records replace the job's copies, because they have more details."""
     first = next((rank for rank, failure in job.items() if failure.caused_by is None), None)
     if first is None:
         return {**job, **own}

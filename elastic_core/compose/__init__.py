@@ -1,7 +1,6 @@
-"""The composition root: the only package that imports all others.
+"""The composition root, the only package that imports all others.
 
-It selects the components that a run uses, builds one agent's objects, and stops them in reverse order.
-"""
+This package selects the components that a run uses, builds one agent's objects, and stops them in reverse order."""
 
 from elastic_core.compose.agent import answering, composed, parts_for
 from elastic_core.compose.plan import (

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AgentParts:
-    """The parts of an agent, except its rendezvous handler. They do nothing until the agent runs."""
+    """The parts of an agent, except its rendezvous handler. The parts do nothing until the agent runs."""
 
     processes: LocalWorkers
     observer: Observer
@@ -57,7 +57,7 @@ class AgentParts:
     watchdog: Watchdog | None
 
     def attach(self, agent: ProcessAgent) -> None:
-        """Connect the watchdog, the guardian and the status board to the agent, before it runs."""
+        """Connect the watchdog, the guardian and the status board to the agent. Call this before the agent runs."""
         faults = [self.watchdog.fault] if self.watchdog else []
         handler = agent.get_worker_group().spec.rdzv_handler
         if isinstance(handler, RoundHandler):
@@ -79,14 +79,14 @@ def composed(
     logs_specs: LogsSpecs | None = None,
     health_check_server: HealthCheckServer | None = None,
 ) -> Iterator[ProcessAgent]:
-    """Yield an agent that is ready to run. On exit, its objects are stopped in reverse order, and the health endpoint
-    is stopped last.
+    """Yield an agent that is ready to run. On exit, its objects are stopped in reverse order, the health endpoint last.
 
-    `logs_specs` overrides the settings for log files, and `health_check_server` overrides the settings for the health
-    endpoint.
+    Args:
+        logs_specs: overrides the settings for log files.
+        health_check_server: overrides the settings for the health endpoint.
 
     Raises:
-        ConfigurationError: an object cannot be built; the objects built before it have been stopped.
+        ConfigurationError: an object cannot be built. The objects built before it have been stopped.
     """
     settings = plan.settings
     local_world_size = count_workers(settings.nproc_per_node)
@@ -126,8 +126,8 @@ def composed(
 
 @contextlib.contextmanager
 def answering(plan: Plan, board: StatusBoard, given: HealthCheckServer | None) -> Iterator[None]:
-    """Run the configured health endpoint while the context is open. A `given` server, which is already running,
-    replaces the endpoint, and is stopped when the context ends."""
+    """Run the configured health endpoint inside this context. A `given` server, which is already running, replaces the
+    endpoint and is stopped when the context ends."""
     with contextlib.ExitStack() as stack:
         if given is not None:
             stack.callback(_end, "health endpoint failed", "health check server", given.stop)
@@ -158,7 +158,7 @@ def parts_for(
     observers: tuple[Observer, ...] = (),
     logs_specs: LogsSpecs | None = None,
 ) -> Iterator[AgentParts]:
-    """Yield the parts for the plan, and stop them when the context ends. For the arguments, see `composed`."""
+    """Yield the plan's parts, and stop them when the context ends. For the arguments, see `composed`."""
     settings, manager = plan.settings, plan.manager
     with contextlib.ExitStack() as stack:
         how = policy.group_policy(settings, local_world_size, environ, stack, logs_specs)
@@ -184,7 +184,7 @@ def parts_for(
 
 
 def _end(event: EventName, part: str, end: Callable[[], object]) -> None:
-    """Stop one part. An error is only logged, so that it does not hide the job's outcome."""
+    """Stop one part. Errors are only logged, so that they do not hide the job's outcome."""
     try:
         end()
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything

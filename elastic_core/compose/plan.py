@@ -1,4 +1,4 @@
-"""The plan for one run: the plugin records that its settings select, with their typed options."""
+"""The plan for one run: the plugin records that the run's settings select, with typed options."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _HELPED = (ElasticError, OSError)  # a plugin's errors of these types contain ad
 
 
 def selections(settings: Settings, origins: Mapping[str, str]) -> Iterator[Selection]:
-    """Yield the records that the settings select, as one `Selection` for each kind of record in use."""
+    """Yield a `Selection` for each kind of record that the settings use."""
 
     def place(setting: str) -> str:
         origin = origins.get(setting, DEFAULT)
@@ -68,13 +68,13 @@ def selections(settings: Settings, origins: Mapping[str, str]) -> Iterator[Selec
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that is needed to build an agent. `plan_of` creates a plan.
+    """Everything needed to build an agent. Created by `plan_of`.
 
     Attributes:
         settings: every setting, typed and resolved.
         manager: the plugins.
         backend, rank_policy: the selected records, which are always set.
-        watchdog, health, starter: the selected records, each None if the settings select none of its kind.
+        watchdog, health, starter: the selected records, or None for a kind that the settings do not use.
         added: the values of the options that plugins added.
     """
 
@@ -101,8 +101,11 @@ class Plan:
         return not_needed(self.backend.record.options, self.settings.rdzv_conf)
 
     def handler(self, node: Node) -> RendezvousHandler:
-        """Create this node's rendezvous handler, which connects only when the node joins. Raises ConfigurationError if
-        a secret is configured and the handler does not use it."""
+        """Create this node's rendezvous handler, which connects only when the node joins.
+
+        Raises:
+            ConfigurationError: a secret is configured, but the handler does not use it.
+        """
         settings, config = self.settings, self.backend.options
         made = self.backend.record.factory(
             self._context(self.backend),
@@ -122,7 +125,7 @@ class Plan:
         return made
 
     def start_with(self, work: Work) -> Starter:
-        """Create the worker starter: the selected one or, if none is selected, the default for this kind of work.
+        """Create the selected worker starter or, if none is selected, the default starter for this kind of work.
 
         Raises:
             ConfigurationError: the starter does not exist, cannot run this kind of work, or would fork the agent
@@ -143,8 +146,8 @@ class Plan:
         return cast("Starter", AttributedProxy(made, ("start", "result"), asked.provided, _HELPED))
 
     def explained_starter(self, work: Work) -> Mapping[str, Any]:
-        """Return the facts that the selected worker starter reports for `elastic explain`. The mapping is empty if the
-        starter has no `explain`."""
+        """Return the facts that the worker starter reports for `elastic explain`. The mapping is empty if the starter
+        has no `explain`."""
         if self.starter is None or self.starter.record.explain is None:
             return {}
         found = self.starter.record.explain(self._context(self.starter), work)
@@ -173,7 +176,7 @@ class Plan:
         return cast("HealthCheckServer", AttributedProxy(made, ("start",), self.health.provided, _HELPED))
 
     def made_rank_policy(self) -> RankPolicy:
-        """Create the rank policy."""
+        """Create the selected rank policy."""
         return self.rank_policy.record.factory(self._context(self.rank_policy))
 
 
@@ -187,9 +190,9 @@ def plan_of(
     """Return the plan for a run. Everything that the settings select is looked up before anything is built.
 
     Args:
-        origins: each setting's origin, for messages.
+        origins: the origin of each setting, for messages.
         tables: see `Reading`.
-        added: values of the options that plugins added.
+        added: the values of the options that plugins added.
 
     Raises:
         ConfigurationError: lists every problem.
@@ -220,8 +223,8 @@ def plan_of(
 
 
 def without_missing(settings: Settings, manager: PluginManager, origins: Mapping[str, str]) -> Settings:
-    """Remove the watchdog or the health endpoint from the settings if one of torchrun's variables selects it but it is
-    not installed. The job then runs without it, as under torchrun, and a warning names the package to install."""
+    """Remove the watchdog or health endpoint from the settings if it is not installed and one of torchrun's variables
+    selects it. The job then runs without it, as under torchrun, and a warning names the package to install."""
     asked: dict[str, type[Record]] = {"watchdog": WatchdogRecord, "health": HealthEndpointRecord}
     for setting, kind in asked.items():
         name, variable = getattr(settings, setting), origins.get(setting)
@@ -234,7 +237,8 @@ def without_missing(settings: Settings, manager: PluginManager, origins: Mapping
 
 @contextlib.contextmanager
 def origins_named(origins: Mapping[str, str]) -> Iterator[None]:
-    """In problems raised in this context, replace a value's flag, which is all that factories know, with its origin."""
+    """Make problems raised in this context name the origin of a value instead of its flag. Factories know only the
+    flag."""
     try:
         yield
     except ConfigurationError as error:
@@ -271,8 +275,8 @@ def unknown_event_handler(settings: Settings) -> Iterator[Problem]:
 
 
 def _misspelt(tables: Mapping[str, str], manager: PluginManager) -> Iterator[Problem]:
-    """Yield a problem for each table whose name resembles a known backend's. Other unknown names may belong to backends
-    that are not installed here."""
+    """Yield a problem for each table whose name resembles that of a known backend. Other unknown names may belong to
+    backends that are not installed here."""
     kind = kind_of(RendezvousBackendRecord)
     known = {name for item in manager.records(RendezvousBackendRecord) for name in names_of(item.record)}
     for name, origin in tables.items():

@@ -1,4 +1,5 @@
-"""Derives from the settings what the workers run, and their environment, output, CPU binding and hang detection."""
+"""Derives from the settings what the workers run, as well as their environment, output, CPU binding and hang
+detection."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ _OPTION_VARIABLES = [name for spec in SPECS.values() if spec.name.endswith("_con
 
 @dataclass(frozen=True)
 class Entry:
-    """The script, command or function that the workers run, and its name in messages."""
+    """The script, command or function that the workers run, and its name for messages."""
 
     name: str
     work: Work
@@ -71,9 +72,10 @@ def group_policy(
     stack: contextlib.ExitStack,
     logs_specs: LogsSpecs | None = None,
 ) -> GroupPolicy:
-    """Return the policy for all workers of this node, and let this process open more files. When `stack` is closed, it
-    restores the limit on open files and removes a temporary log folder that is empty. `logs_specs` overrides the
-    settings for log files."""
+    """Return the policy for all workers of this node, and let this process open more files.
+
+    When `stack` is closed, it restores the limit on open files, and removes the temporary log folder if that folder is
+    empty. `logs_specs` overrides the settings for log files."""
     log_dir = None if logs_specs else _log_dir(settings, stack)
     progress = frozenset(settings.hang_progress if settings.hang_timeout else ())
     output = OutputPolicy(
@@ -94,17 +96,21 @@ def group_policy(
 
 
 def hang_policy(settings: Settings) -> HangPolicy | None:
-    """Return the configured hang detection, or None if it is off."""
+    """Return the configured policy for hang detection, or None if hang detection is off."""
     if not settings.hang_timeout:
         return None
     return HangPolicy(settings.hang_timeout, settings.hang_warmup, settings.hang_progress)
 
 
 def inherited(settings: Settings, environ: Mapping[str, str], secrets: Collection[str] = ()) -> dict[str, str]:
-    """Return the variables that the workers inherit, plus the one for the shutdown timeout. Variables for the agent's
-    health endpoint are removed, because an agent that a worker starts cannot use the same port, and no worker needs the
-    token. Variables with options (`..._CONF`) are removed if they contain a secret. `secrets` contains the names of the
-    options that plugins declare as secret."""
+    """Return the variables that the workers inherit, and the variable for the shutdown timeout.
+
+    Variables for the agent's health endpoint are removed. An agent that a worker starts cannot use the same port, and
+    no worker needs the token. Variables with options (`..._CONF`) are removed if they contain a secret.
+
+    Args:
+        secrets: the names of the options that plugins declare as secret.
+    """
     own = _HEALTH_VARIABLES if settings.health is not None else ()
     holding = {name for name in _OPTION_VARIABLES if _holds_secret(environ.get(name, ""), secrets)}
     kept = {name: value for name, value in environ.items() if name not in own and name not in holding}
@@ -116,8 +122,8 @@ def _holds_secret(options: str, secrets: Collection[str]) -> bool:
 
 
 def _log_dir(settings: Settings, stack: contextlib.ExitStack) -> Path | None:
-    """Return the folder from `--log-dir`, or a new one if it is needed. A new folder is removed at the end if it is
-    empty."""
+    """Return the folder from `--log-dir`, or a new folder if files are to be written. An empty new folder is removed at
+    the end."""
     if settings.log_dir is not None or not _writes_files(settings):
         return settings.log_dir
     folder = Path(tempfile.mkdtemp(prefix="elastic-logs-"))

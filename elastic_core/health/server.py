@@ -62,7 +62,7 @@ class HealthCheckServer(health.HealthCheckServer):
         alive_callback: returns when the program was last known to be alive, in seconds since the epoch. Called from
             other threads.
         port: the port to listen on.
-        timeout: seconds since that time after which the program is considered stuck.
+        timeout: the program is considered stuck if the returned time is more than this many seconds ago.
     """
 
     def __init__(self, alive_callback: Callable[[], float], port: int, timeout: Duration) -> None:

@@ -16,14 +16,14 @@ _FOUND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def read_secret(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of a secret file, without trailing newlines, which editors and `echo` add.
+    """Return the content of a secret file, without the trailing newlines that editors and `echo` add.
 
-    A file of this user must be readable by this user alone, as with ssh keys. A group may also read a file of root,
-    because Kubernetes sets this up for a pod's `fsGroup`.
+    A file that belongs to this user must be readable by this user alone, as with ssh keys. If the file belongs to root,
+    a group may also read it, because Kubernetes sets this up for a pod's `fsGroup`.
 
-    A file of root that all users may read is accepted only on a read-only in-memory mount. Kubernetes and Docker put
-    secrets on such mounts, by default with mode 0644 or 0444, and only the container's processes see them. Elsewhere,
-    every user of the machine could read such a file.
+    If all users may read a file that belongs to root, the file must be on a read-only in-memory mount. Kubernetes and
+    Docker put secrets on such mounts, by default with mode 0644 or 0444, and only the container's processes see them.
+    Elsewhere, every user of the machine could read the file.
 
     After this call, this process leaves no core dumps, and only root's processes can read its memory.
 

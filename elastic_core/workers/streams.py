@@ -154,7 +154,7 @@ def _as_bytes(text: str) -> bytes:
 
 
 def line_prefix(template: str | Mapping[int, str], ranks: WorkerRanks, plan: RoundPlan) -> bytes:
-    """Return the prefix for a worker's lines. The template may use the names in the code below."""
+    """Return the prefix for a worker's lines. The template may contain the names that are listed below."""
     names = {
         "role_name": plan.role,
         "local_rank": ranks.local,
