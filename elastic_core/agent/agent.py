@@ -268,8 +268,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._announce_leave(decision.reason)
 
     def _stop_group(self, *_: object) -> None:
-        """Stop the workers. If stopping them raises an error, attach the workers' failures to it, because the error
-        would otherwise hide them."""
+        """Stop the workers. If this raises an error, attach the workers' failures to it, because the error would
+        otherwise hide them."""
         try:
             self._stop_workers(self._worker_group)
         except Exception as error:
@@ -296,7 +296,7 @@ class SimpleElasticAgent(ElasticAgent):
         return {rank: ProcessFailure(0, 0, 1, timestamp=now, global_rank=rank, role=self._spec.role, reason=why)}
 
     def _restart(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Restart the workers. If the restart raises an error, attach the failures that made it necessary."""
+        """Restart the workers. If this raises an error, attach to it the failures that led to the restart."""
         self._reporter.hangs_elsewhere(seen.reported, self._result.failures)
         self._budget = decision.budget
         if decision.certain:
@@ -368,8 +368,8 @@ class SimpleElasticAgent(ElasticAgent):
     def _leave(self, *_: object) -> NoReturn:
         """Leave without closing the rendezvous, so that the other nodes can continue.
 
-        The other nodes are notified before the workers stop. Otherwise, the stop would make their workers fail, and
-        these failures would use up a restart."""
+        The other nodes are notified before the workers stop. Otherwise, the stop would make the other nodes' workers
+        fail, and these failures would use up a restart."""
         signum = self._events.request or signal.SIGTERM
         self._reporter.phase(AgentPhase.DRAINING, self._events.why)
         self._announce_leave(self._events.why)

@@ -134,8 +134,8 @@ class CommonStep:
         """Pass the agreed step to the workers once it is known. Returns true if every worker has saved or exited, or if
         there is no common step.
 
-        If `due`, the time at which the workers will be killed, is earlier than announced, the new time is announced to
-        them."""
+        `due` is when the workers will be killed, if that is known. If it is earlier than announced, the workers are
+        notified."""
         if due is not None and due < self._until - _NOTABLE:
             self._until = due
             self._processes.ask_to_stop(due, self._reason)

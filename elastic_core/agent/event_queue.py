@@ -166,7 +166,7 @@ class EventQueue:
 
     @property
     def why(self) -> str:
-        """Why the agent has to leave, or an empty string if it does not have to."""
+        """Why the agent must leave, or an empty string if nothing has asked it to leave."""
         if self.departure is not None:
             return self.departure.reason
         return f"received {self.request.name}" if self.request else ""

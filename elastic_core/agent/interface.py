@@ -22,8 +22,13 @@ DEFAULT_ROLE = "default"
 class WorkerState(str, enum.Enum):
     """The state of a worker group, which applies to all its workers. The names are torch's.
 
-    UNKNOWN: the agent does not know the state; INIT: starting; HEALTHY: running; UNHEALTHY: running, but the group has
-    failed; STOPPED: ended by the agent; SUCCEEDED, FAILED: exited on their own.
+    Attributes:
+        UNKNOWN: the agent does not know the state.
+        INIT: the workers are starting.
+        HEALTHY: the workers are running.
+        UNHEALTHY: the workers are running, but the group has failed.
+        STOPPED: the agent has ended the workers.
+        SUCCEEDED, FAILED: the workers have exited on their own.
     """
 
     UNKNOWN = "UNKNOWN"

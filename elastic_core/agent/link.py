@@ -130,8 +130,8 @@ class Link:
         get_logger().info("round left", reason=reason, notified=notified)
 
     def close(self) -> str:
-        """Close a plain handler's rendezvous at the end of the job. If closing fails, returns a clause to append to the
-        reason for the end, otherwise an empty string."""
+        """Close a plain handler's rendezvous at the end of the job. Returns a clause to append to the reason for the
+        end if closing fails, otherwise an empty string."""
         try:
             if self.rounds is None:
                 self._handler.set_closed()

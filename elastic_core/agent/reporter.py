@@ -91,8 +91,8 @@ class Reporter:
             self._tell(WorkerFailed(self._run_id, failure))
 
     def hangs_elsewhere(self, job: Mapping[int, ProcessFailure], own: Mapping[int, ProcessFailure]) -> None:
-        """Log the workers that hung on other nodes, with their stacks. A job that continues writes no failure report,
-        so the log is the only place for them. Observers are notified only on the node whose worker hung."""
+        """Log the workers that hung on other nodes, with their stacks. The log is the only place for them, because a
+        job that continues writes no failure report. Observers are notified only on the node whose worker hung."""
         for rank, failure in job.items():
             if failure.hung and rank not in own:
                 fields = {"rank": rank, "node": failure.node, "reason": failure.reason, "stack": failure.stack}

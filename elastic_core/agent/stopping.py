@@ -1,6 +1,7 @@
-"""Stops workers. This is the only way in which workers are stopped: send each worker a signal, wait for the grace
-period, send SIGKILL, wait for a limited time, and finally give up. Before the signal, workers may get time to save a
-checkpoint, all after the same step (see `common_step`).
+"""Stops workers: sends each worker a signal, waits for the grace period, sends SIGKILL, waits for a limited time, and
+finally gives up. All workers are stopped in this way.
+
+Before the signal, workers may get time to save a checkpoint, all after the same step (see `common_step`).
 
 A worker's child processes (a DataLoader, a Manager, a pool) get no signal while the worker is running, because the
 worker may need them to save a checkpoint."""

@@ -29,16 +29,20 @@ _DONE = "every worker succeeded"
 
 
 class Order(enum.Enum):
-    """One action for the agent to perform.
+    """One action for the agent to perform. The orders from SUCCEED on end the run, or may end it.
 
-    REPORT: report this node's failures to the other nodes, with all that is known so far. DEPART: notify the other
-    nodes that this node is leaving. STOP: stop the workers. COLLECT: all workers have succeeded; end the processes that
-    they left behind, and collect their output and return values. JOIN: join the next round and start its workers.
-
-    The other orders end the run, or may end it. SUCCEED: notify the other nodes, wait for them, and end successfully.
-    RETIRE: end successfully. FAIL: end as a failed job. YIELD: end because another node has closed the job or because
-    this node is drained. LEAVE: notify the other nodes, stop the workers, and end, because a signal or a notice asked
-    for it.
+    Attributes:
+        REPORT: report this node's failures to the other nodes, with everything that is known so far.
+        DEPART: notify the other nodes that this node is leaving.
+        STOP: stop the workers.
+        COLLECT: after all workers have succeeded, end the processes that they left behind, and collect the workers'
+            output and return values.
+        JOIN: join the next round and start its workers.
+        SUCCEED: notify the other nodes, wait for them, and end successfully.
+        RETIRE: end successfully.
+        FAIL: end as a failed job.
+        YIELD: end because another node has closed the job or because this node is drained.
+        LEAVE: notify the other nodes, stop the workers, and end, because a signal or a notice requires it.
     """
 
     REPORT = "report"
@@ -54,8 +58,14 @@ class Order(enum.Enum):
 
 
 class RestartCause(str, enum.Enum):
-    """Why a group restarts. HANG: a worker was killed because it hung. LOST: a node was lost. MEMBERSHIP: the
-    membership changed for another reason. Only FAILURE and HANG use up the budget."""
+    """Why a group restarts. Only FAILURE and HANG use up the budget.
+
+    Attributes:
+        FAILURE: a worker failed.
+        HANG: a worker was killed because it hung.
+        LOST: a node was lost.
+        MEMBERSHIP: the membership changed for another reason.
+    """
 
     FAILURE = "failure"
     HANG = "hang"

@@ -156,8 +156,8 @@ class RecoveryMarks:
         return self
 
     def recovery(self, fact: PhaseChanged, status: AgentStatus, now: float) -> Recovery | None:
-        """Return the recovery that this phase completes, or None if it completes none. In a recovery, the status's last
-        round has replaced the round before it."""
+        """Return the recovery that this phase completes, or None if it completes none. The recovery leads from the
+        status's second-to-last round to its last round."""
         if fact.phase is not AgentPhase.RUNNING or self.sign is None or self.stop is None:
             return None
         if self.join is None or self.start is None:

@@ -2,8 +2,8 @@
 for programs with their own agent, and uses the installed endpoint `http`.
 
 A failed liveness probe means that the process should be killed and restarted. An agent is therefore considered alive
-even while its job is waiting or restarting, and after the job has failed. An agent is not alive if its loop is stuck.
-It is not alive either if its watchdog has died, because hung workers would then go unnoticed.
+even while its job is waiting or restarting, and after the job has failed. The probe fails if the agent's loop is stuck.
+It also fails if the watchdog has died, because hung workers would then go unnoticed.
 
 A failed readiness probe means that no workers are running on this node."""
 

@@ -56,7 +56,7 @@ def foreign(path: Path) -> str:
 
 
 def writable_by_others(status: os.stat_result) -> bool:
-    """Return whether other users can write to the file. Members of the owner's private group are not counted as other
+    """Return whether other users can write to the file. Members of the owner's private group are not considered other
     users."""
     if status.st_mode & stat.S_IWOTH:
         return True
@@ -199,7 +199,7 @@ def make_folders(base: Path, *names: str) -> Path:
 
 
 def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield every folder and link that the kernel passes to resolve the absolute `path`, and finally the target."""
+    """Yield every folder and link that the kernel follows to resolve the absolute `path`, and finally the target."""
     ahead, here, links = list(reversed(path.parts)), Path("/"), 0
     while ahead:
         name = ahead.pop()
@@ -223,7 +223,7 @@ def _is_ours(status: os.stat_result) -> bool:
 
 def _is_unknown(uid: int) -> bool:
     """Return whether this id stands for all users that are unknown in this container. The machine's root user is one of
-    them, so nothing is known about the owner of a folder from outside the container."""
+    them, so the owner of a folder from outside the container cannot be determined."""
     try:
         if Path("/proc/self/uid_map").read_text().split() == _ALL_USERS:
             return False

@@ -1,4 +1,5 @@
-"""Runs helper processes, which notice the end of this process for any reason, because their standard input then closes.
+"""Runs helper processes. A helper notices when this process ends, for any reason, because the helper's standard input
+then closes.
 
 A parent-death signal is not used, because it would not reach the helper's own children, and set-uid programs disable
 it."""
@@ -28,7 +29,7 @@ class HelperProcess:
         program: the Python file.
         arguments: the command-line arguments.
         environment: the complete environment.
-        folder: the working folder. The default, `/`, does not keep a file system from being unmounted.
+        folder: the working folder. With the default, `/`, the process does not keep a file system from being unmounted.
         output, errors: as in `subprocess`.
         keeps: the descriptors that the process inherits, under the same numbers.
 

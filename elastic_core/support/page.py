@@ -1,7 +1,7 @@
 """A small file that a worker maps into its memory, and that its agent reads and writes.
 
-Access to a mapping needs no system call and no open descriptor. Scripts may close descriptors that they did not
-open."""
+Access to a mapping needs no system call. It also needs no open descriptor, and a script may close descriptors that it
+did not open."""
 
 from __future__ import annotations
 

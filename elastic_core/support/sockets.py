@@ -125,7 +125,7 @@ def try_connect(address: Address, timeout: Duration) -> tuple[str, str]:
 def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> set[str]:
     """Return the names of the targets that do not answer within `seconds`. A refused connection is also an answer.
 
-    All targets are tried at the same time, so a slow name lookup does not delay the others.
+    All targets are tried at the same time, so a slow name lookup does not delay other targets.
 
     Args:
         targets: maps each name to a host and a port.
@@ -173,9 +173,9 @@ def bound_everywhere(port: int) -> socket.socket:
 
 
 def bound_at(host: str, port: int) -> socket.socket:
-    """Return a socket that does not listen and is bound to the port at `host`, if `host` is one of this machine's
-    addresses. Otherwise, the socket is bound on all addresses, because other machines may resolve a name to another
-    address."""
+    """Return a socket that is bound to the port but does not listen. If `host` is one of this machine's addresses, the
+    socket is bound to that address. Otherwise, the socket is bound on all addresses, because other machines may resolve
+    a name to another address."""
     if (own := _own_address(host, port)) is not None:
         with contextlib.suppress(OSError):  # the address may be a gateway's
             return bound_socket(own.family, own.sockaddr)
@@ -183,7 +183,7 @@ def bound_at(host: str, port: int) -> socket.socket:
 
 
 def _own_address(host: str, port: int = 0) -> Address | None:
-    """Return `host` as an address. Returns None for a name, except for a name of the loopback address."""
+    """Return `host` as an address, or None if `host` is a name other than one for the loopback address."""
     if (ip_address(host) is None or "%" in host) and not is_loopback(host):
         return None
     with contextlib.suppress(OSError):

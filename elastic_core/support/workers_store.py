@@ -108,7 +108,7 @@ class WorkersStore:
             self._host.serve(sock)
 
     def release(self) -> None:
-        """Release the port, and end the server and its process, if it has one. Idempotent."""
+        """Release the port, stop the server, and end the process that hosts the server, if there is one. Idempotent."""
         self._end()
         if self._host is not None:
             self._host.close()

@@ -85,7 +85,7 @@ class OwnFile:
         return self._read(self._begin).lines()
 
     def expect_dump(self) -> None:
-        """Ignore dumps written before this call."""
+        """Make `dump` ignore everything that was written before this call."""
         self._asked = self._begin + self.written
 
     def dump(self) -> str:
@@ -111,8 +111,8 @@ class OwnFile:
 class TerminalLine:
     """The state of the terminal's current line, which all workers' streams share.
 
-    A progress bar is text whose last update ended with a carriage return. A line from another stream replaces the bar,
-    which is redrawn at its next update or its end. Other unfinished text stays on the screen."""
+    A progress bar is text whose last update ended with a carriage return. A line from another stream replaces the bar.
+    The bar is redrawn when it is next updated or ends. Other unfinished text stays on the screen."""
 
     def __init__(self) -> None:
         self._owner: object = None
@@ -217,7 +217,7 @@ class Channel:
 
     @property
     def destination(self) -> int | None:
-        """The descriptor to which output goes: the file's or, without a file, the console's. None if output goes to
+        """The descriptor to which output goes: the file's, or the console's if there is no file. None if output goes to
         neither."""
         file = self._file.descriptor if self._file else None
         return file if file is not None or not self._shows else self._console.descriptor
@@ -261,8 +261,8 @@ class Channel:
         return self._tail.lines()
 
     def expect_dump(self) -> None:
-        """Ignore dumps that have been written before this call. Any thread may call this method while the worker is
-        running."""
+        """Make `dump` ignore dumps that were written before this call. Any thread may call this method while the worker
+        is running."""
         self._tail.dump = DumpSink()
 
     def dump(self) -> str:

@@ -127,8 +127,9 @@ def _refused(tail: Sequence[str]) -> bool:
 
 
 def _bad_arguments(tail: Sequence[str]) -> bool:
-    """Return whether the last line is an error that follows a usage message. After a long usage message, the tail
-    contains only its indented lines. An error without a usage message may come from another program, such as srun."""
+    """Return whether the last line is an error that follows a usage message. If the usage message is long, the tail
+    contains only the message's indented lines. An error without a usage message may come from another program, such as
+    srun."""
     *before, last = tail or ("",)
     if _BAD_FLAG.match(last):
         return bool(before) and before[-1].startswith((*_USAGE, " "))
@@ -232,7 +233,7 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
 
 
 def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, ProcessFailure]:
-    """Return a round's failures by global rank, starting with the failure that caused the others.
+    """Return a round's failures by global rank, starting with the root cause.
 
     Args:
         evidences: the evidence about each worker, in order of exit.

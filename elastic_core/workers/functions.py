@@ -211,7 +211,7 @@ def _run(
 
 
 def _finish_and_leave(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:
-    """Call `_finish`. If torch.distributed has been imported, then exit without finalizing the interpreter."""
+    """Call `_finish`, and exit without finalizing the interpreter if torch.distributed has been imported."""
     try:
         _finish(call, result, own)
     except SystemExit as left:

@@ -6,7 +6,7 @@ all threads to stderr, and the process dies. Faulthandler does not need the inte
 code that never releases the lock.
 
 SIGABRT is sent only to a process that catches it, according to /proc. If a process does not catch SIGABRT or handles it
-differently, the agent runs py-spy, if that is installed."""
+differently, the agent runs py-spy, provided that py-spy is installed."""
 
 from __future__ import annotations
 

@@ -76,17 +76,17 @@ def raise_noted() -> None:
 
 
 class _Gate:
-    """Replaces the program's handlers. While interrupts are held, the gate records signals. Otherwise, it passes them
-    on to the program's handlers, so that a gate left installed by an exception does no harm.
+    """Replaces the program's handlers. While interrupts are held, the gate records signals. Otherwise, the gate passes
+    signals on to the program's handlers, so a gate that an exception has left installed does no harm.
 
     No signal is lost, whenever it arrives:
     - The gate is closed before it replaces the first handler. A handler that has not been replaced yet may raise an
       exception, but no process has been started by then. A handler may also install another handler, so the gate keeps
       the handlers that `signal.signal` returns.
     - The gate handles the recorded signals and passes new ones on before it restores the handlers. The order matters
-      because a handler may be waiting for another handler's exception, such as that of a time limit. Handlers that the
-      program has replaced in the meantime are not restored.
-    - If an exception interrupts the opening, it propagates, and the gate is opened again."""
+      because a handler may be waiting for another handler's exception, such as that of a time limit. Handlers that one
+      of the handlers has replaced are not restored.
+    - If an exception interrupts the opening, the exception propagates, and the gate is opened again."""
 
     def __init__(self) -> None:
         self.holds: list[object] = []

@@ -71,8 +71,8 @@ class Machine:
     def seen_through(self, visible: str | None) -> Machine:
         """Return the same machine, with its devices numbered as in CUDA_VISIBLE_DEVICES.
 
-        As in CUDA, the list ends at the first index that does not exist. The NUMA node of a device that is not
-        identified by an index is unknown."""
+        As in CUDA, the list of devices ends at the first index that does not exist. The NUMA node of a device that is
+        not identified by an index is unknown."""
         if visible is None or not self.device_nodes:
             return self
         nodes: list[int] = []
@@ -84,8 +84,8 @@ class Machine:
 
 
 def _share(own: list[Cpu], place: int, sharers: int) -> Cpus:
-    """Return one worker's share of the processors. Whole physical cores are divided as evenly as possible, so workers
-    never share a core."""
+    """Return one worker's share of the processors. Physical cores are divided as evenly as possible, and no two workers
+    share a core."""
     cores = sorted({cpu.core for cpu in own})
     mine = set(cores[place * len(cores) // sharers : (place + 1) * len(cores) // sharers])
     return frozenset(cpu.number for cpu in own if cpu.core in mine)

@@ -240,8 +240,8 @@ class RoundOutput:
         return self._ends.get((local_rank, Stream.OUT)), self._ends.get((local_rank, Stream.ERR))
 
     def begin(self) -> None:
-        """Close the agent's write ends, and start the pump. All workers must have started, because they then have their
-        own copies. Each stream ends when its last writer ends."""
+        """Close the agent's write ends, and start the pump. All workers must have started, so that they have their own
+        copies. Each stream ends when its last writer ends."""
         self._close_write_ends()
         self.pump.start()
 

@@ -220,8 +220,8 @@ def group_exists(leader: int) -> bool:
 def send_all(leaders: dict[int, int], signum: int) -> None:
     """Send the signal to the sessions of `leaders`.
 
-    Whole process groups are signaled first, so that no process escapes by forking. The remaining processes are in other
-    groups, or in a group whose leader has ended. Finding them takes long if many processes are running."""
+    Whole process groups are signaled first, so that no process escapes by forking. Processes in other groups, or in a
+    group whose leader has ended, come next. Finding them takes a long time if many processes are running."""
     table = best_table()
     # A leader that has not created its group yet is still in the agent's.
     found = [(table.stat(leader), start) for leader, start in leaders.items()]
@@ -320,8 +320,9 @@ def guard(orders: IO[str], held: Iterable[int] = ()) -> None:
     The orders are `expect LINK` (a worker is about to start and will hold this link), `watch PID START` (that worker
     has started), `forget PID`, and `scratch PATH` (a folder to remove).
 
-    The input ends when the agent closes the pipe or dies for any reason. A worker that is just being started cannot
-    delay the end, because it does not hold a copy of the pipe. It does hold the descriptor behind the expected link.
+    The input ends when the agent closes the pipe or dies for any reason. A worker that is being started holds no copy
+    of the pipe, so it cannot keep the input open. It does hold the descriptor behind the expected link, by which it is
+    found.
 
     The descriptors in `held` are closed when no workers are left. Other nodes then see that the agent has ended."""
     leaders: dict[int, int] = {}

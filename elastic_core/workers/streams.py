@@ -91,7 +91,8 @@ class OutputPolicy:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """The plan for one stream of one worker. A worker inherits the agent's stream unless the stream is `captured`."""
+    """The plan for one stream of one worker. If the stream is not `captured`, the worker inherits the agent's
+    stream."""
 
     captured: bool
     console: bool = True
