@@ -302,9 +302,9 @@ class RosterLog:
         return True
 
     def _filled(self, store: Store, first: int, last: int) -> list[bytes]:
-        """Return the values from `first` up to the next hole. The hole is left out, because `multi_get` would wait
-        until it is filled. The list is empty if another reader has just deleted one of these slots. `base` is then
-        beyond that slot."""
+        """Return the values from `first` up to, but not including, the next hole, because `multi_get` would wait until
+        the hole is filled. Return an empty list if another reader has just deleted one of these slots. In that case,
+        `base` has moved past the slot."""
         names = [self._keys.slot(number) for number in range(first, last + 1)]
         while names and not store.check(names):
             names = names[: len(names) // 2]

@@ -97,8 +97,8 @@ def may_be_request(line: bytes) -> bool:
 
 
 def without_torn_part(line: bytes) -> bytes:
-    """Return the last request in the line, or an empty string if there is none. A writer that died may have left an
-    incomplete request in front of it. This function is fast for any content."""
+    """Return the last request in the line, or an empty string if there is none. The request may be preceded by an
+    incomplete one, left by a writer that died. Fast regardless of the content."""
     begin = line.rfind(_BEGINNING)
     return line[begin:] if begin >= 0 else b""
 

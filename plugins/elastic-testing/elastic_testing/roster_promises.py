@@ -388,7 +388,7 @@ class RosterPromises(Clients):
 
     @staticmethod
     def _changed(backend: RosterBackend, token: Any) -> bool:
-        """Wait like the core's threads, which wait again after a false notification."""
+        """Wait the way the core's threads do: after a spurious notification, wait again."""
         until = later(_CLOCK.now(), LONG)
         while _CLOCK.now() < until:
             if backend.wait_for_state(token, LONG):

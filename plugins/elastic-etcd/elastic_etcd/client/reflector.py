@@ -181,7 +181,7 @@ class Reflector:
         """Handle a list, which is the range's complete content."""
 
     def _apply(self, event: Event) -> None:
-        """Handle a change since the last list. That list may already contain the change."""
+        """Handle a change that was reported after the last list. The list may already include it."""
 
     def _before(self) -> dict[bytes, int]:
         """Return the mod_revisions of the known keys. If a later list has a lower mod_revision for a key, etcd has lost

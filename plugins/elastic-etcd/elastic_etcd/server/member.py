@@ -167,7 +167,7 @@ class ServedCluster:
         return self._waiting_for or majority_lost(self._cluster, self._gateway.look(self._cluster.places))
 
     def shown(self) -> tuple[str, ...]:
-        """Return the status of each member. Asks all members, like `diagnosis`."""
+        """Return the status of each member. Asks all members, as `diagnosis` does."""
         answers = self._gateway.look(self._cluster.places)
         return shown(self._cluster, answers, self._gateway.leader(answers))
 
