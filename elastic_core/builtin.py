@@ -1,5 +1,5 @@
-"""The core's own plugin: a backend and a store that need neither torch nor a network, worker starters, and rank
-policies."""
+"""The core's own plugin. It provides a backend and a store that need neither torch nor a network, worker starters, and
+rank policies."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _as_bytes(value: str | bytes) -> bytes:
 
 
 class MemoryStore:
-    """An in-memory `interfaces.backend.Store`. Thread-safe. As with torch's stores, `compare_set` returns `expected` if
-    the key is missing and `expected` is not empty, and `add` treats an empty value as 0.
+    """A thread-safe, in-memory `interfaces.backend.Store` that treats special cases as torch's stores do. If the key is
+    missing, `compare_set` returns a non-empty `expected`. `add` treats an empty value as 0.
 
     Args:
         timeout: how long `get` and `wait` wait for a key.
@@ -48,7 +48,7 @@ class MemoryStore:
         self._changed = threading.Condition()
 
     def get(self, key: str) -> bytes:
-        """Return the value. Raises TimeoutError if the key does not appear in time."""
+        """Wait until the key is set, and return its value. Raises TimeoutError if the key is not set in time."""
         with self._changed:
             self._await_keys([key], self._timeout)
             return self._values[key]
@@ -70,7 +70,7 @@ class MemoryStore:
             return self._values.get(key, _as_bytes(expected))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait for the keys. Raises TimeoutError if one does not appear in time."""
+        """Wait until all keys are set. Raises TimeoutError if a key is not set in time."""
         with self._changed:
             self._await_keys(keys, self._timeout if timeout is None else timeout)
 
@@ -101,13 +101,12 @@ _LOOPBACK = "127.0.0.1"
 
 
 class LocalRendezvousHandler(RendezvousHandler):
-    """Forms single-node rounds. The agent hosts the workers' store. Each round gets a new one, without the keys of
-    earlier rounds.
+    """Forms single-node rounds. The agent hosts the workers' store, and starts a new, empty store for each round.
 
     Args:
         run_id: the job's id.
         master_addr: the address of the workers' store.
-        master_port: the store's port in every round (default: a free port, new for every round).
+        master_port: the store's port in every round (default: a free port, chosen for each round).
     """
 
     def __init__(self, run_id: str, master_addr: str = _LOOPBACK, master_port: int | None = None) -> None:
@@ -156,7 +155,7 @@ class LocalRendezvousHandler(RendezvousHandler):
 
 
 def create_handler(context: Context, params: RendezvousParameters) -> LocalRendezvousHandler:
-    """Create the handler. Raises ConfigurationError if the job may have several nodes, or has an endpoint."""
+    """Create the handler. Raises ConfigurationError if the job allows more than one node or has an endpoint."""
     problems = []
     if params.max_nodes > 1:
         message = (
@@ -230,13 +229,13 @@ def elastic_worker_starters() -> list[WorkerStarterRecord]:
 
 
 def keep(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Keep the current order."""
+    """Return the candidates in their current order."""
     return candidates
 
 
 def by_host(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Sort by host name, with node7 before node66. Machines with adjacent names are usually close in the network, so
-    they become neighbors in a ring of ranks. A new node, which has no training state, may get rank 0."""
+    """Sort by host name, with node7 before node66. Machines with adjacent names are usually close in the network, and
+    so become neighbors in a ring of ranks. Rank 0 may go to a new node, which has no training state."""
     return sorted(candidates, key=lambda candidate: natural_order(candidate.node.host))
 
 

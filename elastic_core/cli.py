@@ -1,4 +1,4 @@
-"""The command line: runs the subcommand, and converts an error to a message and an exit code.
+"""The `elastic` command line. Runs the subcommand, and turns errors into messages and exit codes.
 
 Each subcommand imports only the modules that it needs, so `elastic --version` and messages about invalid flags appear
 immediately.
@@ -46,7 +46,7 @@ usage: elastic COMMAND [...]
 
 
 def entry_point(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run the console script `elastic`. `argv` defaults to this process's arguments."""
+    """Run the console script `elastic`, and exit. `argv` defaults to this process's arguments."""
     argv = sys.argv[1:] if argv is None else argv
     _open_standard_streams()
     code = main(argv)
@@ -271,8 +271,8 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
 
 
 def _open_standard_streams() -> None:
-    """Open any standard streams that are closed. Otherwise, one of the agent's pipes or files would get the number of a
-    standard stream, and would receive the workers' output."""
+    """Open closed standard streams on /dev/null. Otherwise, one of the agent's pipes or files would get a standard
+    stream's number and receive the workers' output."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
@@ -286,8 +286,8 @@ def _left_a_call_behind(argv: Sequence[str]) -> bool:
 
 
 def _leave_at_once(code: int) -> NoReturn:
-    """Exit without Python's cleanup. During cleanup, multiprocessing would wait forever for a process that did not die,
-    and C++ code would abort if the interpreter exited during a hung call."""
+    """Exit without Python's cleanup, which could hang or crash. Multiprocessing would wait forever for a process that
+    did not die. C++ code would abort if the interpreter exited during a hung call."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
@@ -295,7 +295,7 @@ def _leave_at_once(code: int) -> NoReturn:
 
 
 def _load_plugins(sources: Sources, allowed: Sequence[str] | None, asked: str | None = None) -> PluginManager:
-    """Load the plugins. The plugins of the distribution `asked` are always loaded, because the user has called its
+    """Load the allowed plugins. Plugins of the distribution `asked` are always allowed, because the user has run its
     command."""
     from elastic_core import config
     from elastic_core.hooks.manager import PluginManager
@@ -320,9 +320,9 @@ def read_like_run(
     asked: str | None = None,
     **more: Any,
 ) -> tuple[PluginManager, Reading]:
-    """Load the plugins and read a command line with the flags of `run` and the command's `own` flags. `help_text` gets
-    the options that plugins add. `asked` is the distribution that provides the command. Raises _HelpPrinted if the
-    command line asks for help."""
+    """Load the plugins and read a command line that may contain `run`'s flags and the command's `own` flags.
+    `help_text` creates the help from the options that plugins add. `asked` is the distribution that provides the
+    command. Raises _HelpPrinted if the command line asks for help."""
     from elastic_core import config
 
     def others(settings: config.Settings, origins: Mapping[str, str], tables: Mapping[str, str]) -> Sequence[Problem]:
@@ -372,7 +372,7 @@ def _read_or_help(command: Command, sources: Sources, manager: PluginManager) ->
 
 
 def warn_left_out(left_out: Sequence[Problem]) -> None:
-    """Print on stderr which files and variables were ignored."""
+    """Warn on stderr about files and variables that were ignored."""
     for problem in left_out:
         _complain(f"elastic: left out: {problem}")
 
@@ -432,7 +432,7 @@ def _explain_failure(
 
 
 def to_json(content: object) -> str:
-    """Convert the content to the JSON format that all commands use."""
+    """Return the content as JSON, formatted as in all commands."""
     import json
 
     return json.dumps(content, indent=2)

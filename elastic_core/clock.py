@@ -1,5 +1,5 @@
-"""Provides the time, and the pauses between attempts. Only this module reads the system's clocks. All other modules
-receive a `Clock` or the current instant."""
+"""Provides the time, and computes the pauses between attempts. Only this module reads the system's clocks. All other
+modules receive a `Clock` or the current instant."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ def later(instant: Instant, duration: Duration) -> Instant:
 T = TypeVar("T")
 
 MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
-"""Errors that are usually due to a mistake in the code, so that retrying would be pointless."""
+"""Errors that usually indicate a bug, so that retrying would be pointless."""
 _MANY = 64  # an exponent that cannot make a float overflow
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """Determines the pause after each of several consecutive failed attempts.
+    """Computes the pause after each consecutive failed attempt.
 
     Args:
         first, longest: the first and the longest pause, in seconds.
-        factor: each pause is this many times as long as the previous one.
+        factor: the ratio of each pause to the previous pause.
     """
 
     first: Duration
@@ -82,10 +82,10 @@ class Backoff:
 
 
 def swapped(change: Callable[[], T | None], attempts: int, what: str) -> T:
-    """Change a shared value by compare-and-swap. `change` reads the value, decides, and writes the new value in place
-    of the value that it read. If the write is refused because another writer was faster, `change` must return None, and
-    is called again. Returns the first result that is not None. Raises RendezvousConnectionError, with a message that
-    begins with `what`, after `attempts` attempts."""
+    """Change a shared value by compare-and-swap, and return the first result of `change` that is not None. `change`
+    reads the value, chooses a new one, and tries to write it. If another writer was faster, `change` must return None,
+    and is called again. After `attempts` calls, raises RendezvousConnectionError with a message that begins with
+    `what`."""
     for _ in range(attempts):
         done = change()
         if done is not None:

@@ -1,6 +1,6 @@
-"""Counts devices to determine the number of workers for a setting such as `gpu`.
+"""Determines the number of workers for a setting such as `gpu` by counting devices.
 
-Only torch knows which devices it can use. A separate process queries torch, because the agent must not import it.
+Only torch knows which devices it can use. The agent must not import torch, so a separate process queries it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def count(kind):
         return -1  # torch has no such device type
     return module.device_count() if module.is_available() else 0
 """
-"""The first part of a program that queries torch. `count` returns the number of usable devices of a type, or -1 if the
-type is unknown; "auto" means any accelerator. The program's stdin must be a pipe. The program exits when the pipe's
-write end closes."""
+"""The first part of a program that queries torch. Its function `count` returns the number of usable devices of a type
+("auto" for any accelerator), or -1 if torch does not know the type. The program's stdin must be a pipe. The program
+exits when the pipe's write end closes."""
 
 _PROBE = f"""
 import sys
@@ -60,8 +60,8 @@ def usable_cpus() -> int:
 
 
 def probe_torch(kind: str, timeout: Duration = _PROBE_TIMEOUT) -> int:
-    """Return the number of devices of `kind` that torch finds, or 0 for `auto` if torch is not installed. Raises
-    ConfigurationError if torch fails or does not answer within `timeout`."""
+    """Return torch's count of `kind` devices, or -1 if torch does not know `kind`. Without torch, `auto` gives 0.
+    Raises ConfigurationError if torch fails or does not answer within `timeout` seconds."""
     try:
         return int(_ask(kind, timeout).split()[-1])
     except subprocess.TimeoutExpired:
@@ -73,7 +73,7 @@ def probe_torch(kind: str, timeout: Duration = _PROBE_TIMEOUT) -> int:
 
 
 def _ask(kind: str, timeout: Duration) -> str:
-    """Return the output of the probe. Raises the same errors as `subprocess.run`."""
+    """Run the probe, and return its output. Raises the same errors as `subprocess.run`."""
     clock = SystemClock()
     begun = clock.now()
     progress = Progress(begun, "torch to count its devices")

@@ -1,4 +1,4 @@
-"""The error file, through which a worker reports its exception to the agent in the format of torch's `@record`.
+"""Reports a worker's exception to the agent through an error file, in the format of torch's `@record`.
 
 The agent sets the file's path in TORCHELASTIC_ERROR_FILE. The decorator `record` writes the file.
 """
@@ -30,7 +30,7 @@ class ErrorHandler:
     """Handles the exceptions that `record` catches. Programs may pass an instance of a subclass to `record`."""
 
     def initialize(self) -> None:
-        """Make the interpreter print its stacks to stderr when it crashes. Called by `record` before the function."""
+        """Make the interpreter print its stacks to stderr if it crashes. `record` calls this before the function."""
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # stderr is closed or not a file
             faulthandler.enable()
 
@@ -42,14 +42,13 @@ class ErrorHandler:
     def override_error_code_in_rootcause_data(
         self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0
     ) -> None:
-        """Add the exit code of the worker that failed first to `rootcause_error`, the content of that worker's error
-        file."""
+        """Add the exit code of the worker that failed first to `rootcause_error`, the content of its error file."""
         if isinstance(rootcause_error.get("message"), dict):
             rootcause_error["message"]["errorCode"] = error_code
 
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
-        """If this process is itself a worker, copy the error file of the worker that failed first to this process's
-        error file. Raises OSError or ValueError if the file cannot be read."""
+        """Copy the error file of the worker that failed first to this process's own error file, if this process is
+        itself a worker. Raises OSError or ValueError if the file cannot be read."""
         with open(rootcause_error_file) as file:
             content = json.load(file)
         if error_code and isinstance(content, dict):
@@ -64,8 +63,8 @@ def get_error_handler() -> ErrorHandler:
 
 
 def record(fn: Callable[P, T], error_handler: ErrorHandler | None = None) -> Callable[P, T | None]:
-    """Decorate a program's main function. An exception in the function is written to the error file, and the agent's
-    report shows it. `sys.exit(0)` is treated as a return; other exits and interrupts are passed on.
+    """Decorate a program's main function so that the agent's report shows its exceptions. An exception is written to
+    the error file and raised again. `sys.exit(0)` is treated as a return. Other exits and interrupts are passed on.
 
         @record
         def main(): ...
@@ -95,15 +94,15 @@ def record(fn: Callable[P, T], error_handler: ErrorHandler | None = None) -> Cal
 
 
 def content_of(error: BaseException) -> dict[str, Any]:
-    """Return the error file's content for an exception."""
+    """Return the content of an error file that describes the exception."""
     callstack = "".join(traceback.format_exception(error))
     extra = {"py_callstack": callstack, "timestamp": str(int(SystemClock().timestamp()))}
     return {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
 
 
 def write(path: str, content: Mapping[str, Any]) -> None:
-    """Write an error file. Only regular files are written to, because a pipe without a reader would block. Errors are
-    ignored, so that they do not hide the failure that is being recorded."""
+    """Write an error file. Errors are ignored, so that they do not hide the failure that is being recorded. Only
+    regular files are written to, because a pipe without a reader would block."""
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
         text = json.dumps(content)
         with open(path, "w", opener=open_regular) as file:

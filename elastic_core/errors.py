@@ -1,7 +1,7 @@
 """elastic-core's exceptions with their exit codes, and the record that describes a failed worker.
 
-Messages state what is wrong and how to fix it. The command line prints them to stderr and exits with the
-`exit_code`."""
+Messages state what is wrong and how to fix it. The command line prints an exception's message to stderr and exits with
+its `exit_code`."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class ExitCode(enum.IntEnum):
 
 
 class ElasticError(Exception):
-    """The base class for all errors that elastic-core raises intentionally. `failures` contains the worker failures, by
-    global rank, that made the agent stop or restart its workers before the error."""
+    """The base class for all errors that elastic-core raises intentionally. `failures` maps global ranks to the worker
+    failures that made the agent stop or restart its workers before the error."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL_ERROR
     failures: Mapping[int, ProcessFailure] = MappingProxyType({})
@@ -62,8 +62,8 @@ class ElasticError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem in the configuration. `origin` is the source of the value, such as "--nnodes" or "elastic.toml:
-    nnodes"."""
+    """A problem in the configuration. `origin`, such as "--nnodes" or "elastic.toml: nnodes", is the source of the
+    value."""
 
     origin: str
     message: str
@@ -73,8 +73,8 @@ class Problem:
 
 
 class ConfigurationError(ElasticError, ValueError):
-    """The configuration is invalid. The error contains all problems found. It is also a ValueError, because torch
-    raises a ValueError in such cases."""
+    """The configuration is invalid. `problems` contains all problems found. The error is also a ValueError, because
+    torch raises ValueError in such cases."""
 
     exit_code = ExitCode.BAD_CONFIGURATION
 
@@ -127,7 +127,7 @@ class NotFoundError(ElasticError):
 
 
 class RendezvousGracefulExitError(RendezvousError):
-    """Before any of this node's workers had run, the job succeeded or this node was drained. The agent exits
+    """The job succeeded, or this node was drained, before any of the node's workers had run. The agent exits
     successfully."""
 
     exit_code = ExitCode.SUCCESS
@@ -140,13 +140,13 @@ class DrainedError(RendezvousError):
 
 
 class PreemptedError(DrainedError):
-    """This node has left because a notice required it, for example because its machine will be reclaimed."""
+    """A notice made this node leave the job, for example because its machine will be reclaimed."""
 
     exit_code = ExitCode.PREEMPTED
 
 
 class UnkillableWorkersError(ElasticError):
-    """Processes did not exit within a limited time after SIGKILL, and were left behind. The message names them."""
+    """Some processes did not exit soon enough after SIGKILL and were left behind. The message names them."""
 
     exit_code = ExitCode.WORKER_WOULD_NOT_DIE
 
@@ -163,14 +163,14 @@ class SignalException(ElasticError):
 
 
 HANG = "hang: "
-"""The prefix of a failure's reason if the agent killed the worker because it hung. No other reason has this prefix."""
+"""The prefix of a failure's `reason` if, and only if, the agent killed the worker because it hung."""
 
 
 @dataclass(frozen=True)
 class ProcessFailure:
-    """How one worker failed.
+    """Describes how one worker failed.
 
-    The first four fields are the same as in torch's class of the same name.
+    The first four fields are the same as in torch's `ProcessFailure`.
 
     Args:
         exitcode: the exit code, as in `subprocess`: negative if a signal ended the worker.
@@ -179,9 +179,9 @@ class ProcessFailure:
         reason: a description of the exit ("exit code 3", "killed by SIGKILL", "killed by the kernel: out of memory").
         caused_by: the global rank whose earlier failure caused this one, if any.
         curable: whether a restart may help; false if the worker would fail in the same way again.
-        stack: the stacks of the worker's threads when it ended, limited in length, with the main thread first. Set if
-            the worker crashed with faulthandler enabled, or if the agent killed the worker because it hung. If the
-            stacks of a hung worker are unknown, this is `no stack:` and the reason.
+        stack: the stacks of the worker's threads when it ended, main thread first, limited in length. Set if the worker
+            crashed with faulthandler enabled, or if the agent killed the worker because it hung. If a hung worker's
+            stacks are unknown, `stack` is `no stack:` followed by the reason.
     """
 
     local_rank: int
@@ -222,8 +222,8 @@ class ProcessFailure:
             return f"signal {-self.exitcode}"
 
     def timestamp_isoformat(self) -> str:
-        """Return the timestamp as `YYYY-MM-DD_HH:MM:SS` in this machine's time zone. If the timestamp is out of range,
-        which is possible if it comes from another node, return it in seconds since the epoch."""
+        """Return the timestamp as `YYYY-MM-DD_HH:MM:SS` in this machine's time zone. If the timestamp is out of range
+        (another node may have sent it), return it in seconds since the epoch."""
         try:
             return datetime.fromtimestamp(int(self.timestamp)).isoformat(sep="_")
         except (ValueError, OverflowError, OSError):
@@ -256,7 +256,7 @@ class ChildFailedError(ElasticError):
 
     @property
     def summary(self) -> str:
-        """The first failure on one line."""
+        """A one-line description of the first failure."""
         if not self.failures:
             return f"{self.name} failed"
         rank, first = self.get_first_failure()

@@ -63,7 +63,7 @@ class _Serializable:
 
     @classmethod
     def deserialize(cls: type[T], data: T | str) -> T:
-        """Return the event that `serialize` converted to text. Raises ValueError or TypeError for anything else."""
+        """Convert the result of `serialize` back to an event. Raises ValueError or TypeError for anything else."""
         if isinstance(data, cls):
             return data
         name, kind = cls.enumerated
@@ -173,7 +173,7 @@ def is_known(name: str) -> bool:
 
 
 def open_handler(name: str) -> EventHandler:
-    """Return the handler with this name, which must be known. `file:PATH` opens the file. If the handler has a `close`
+    """Return the handler for a name that `is_known` accepts. `file:PATH` opens the file. If the handler has a `close`
     method, the caller must call it after the last event.
 
     Raises:
@@ -238,7 +238,7 @@ def construct_and_record_rdzv_event(
 
 
 def hand(event: Event | RdzvEvent, handler: EventHandler, destination: str) -> None:
-    """Call the handler. If it raises an exception, the exception is logged and the event is lost."""
+    """Pass the event to the handler. If the handler raises, the exception is logged and the event is lost."""
     try:
         handler(event)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a handler's error must not end the job

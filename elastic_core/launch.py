@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class LaunchConfig:
-    """What to launch. Fields that torch's `LaunchConfig` also has keep their names, order and meaning. If a field is
-    None, the command line's default applies. The defaults of other fields may differ from the command line's; for
-    example, `max_restarts` is 3.
+    """Describes a job to launch. Fields that torch's `LaunchConfig` also has keep their names, order and meaning. If a
+    field is None, the command line's default applies. Other fields may have different defaults than the command line;
+    for example, `max_restarts` is 3.
 
     Settings without a field are read from the environment variables that `elastic run` uses: watchdog
     (TORCHELASTIC_ENABLE_FILE_TIMER=1, ELASTIC_WATCHDOG, ELASTIC_WATCHDOG_CONF), health endpoint
@@ -65,7 +65,7 @@ class LaunchConfig:
         nproc_per_node: the number of workers on this node or, as for `--nproc-per-node`, a device type to count.
         logs_specs: the destinations of logs (see `elastic_core.multiprocessing.LogsSpecs`), or the name of an entry
             point in the group `torchrun.logs_specs`.
-        run_id: the job's id. If it is empty, an id is generated for a single node.
+        run_id: the job's id. If empty, an id is generated for a single-node job.
         rdzv_timeout: seconds until joining fails. Applies to backends with an option `join_timeout`; -1 selects its
             default.
         max_restarts: the maximum number of restarts after failures.
@@ -107,8 +107,8 @@ class LaunchConfig:
     def settings(
         self, environ: Mapping[str, str] | None = None, backend_named: BackendNamed = lambda _: None
     ) -> Settings:
-        """Return this launch's settings, which do not include `rdzv_timeout` and `metrics_cfg`. A setting is read
-        from `environ` if its field is None or if it has no field. For `backend_named`, see `config.read`.
+        """Return the launch's settings, without `rdzv_timeout` and `metrics_cfg`. Settings whose field is None, and
+        settings without a field, are read from `environ`. For `backend_named`, see `config.read`.
 
         Raises:
             ConfigurationError: the settings are invalid; the error lists all problems.
@@ -127,7 +127,7 @@ class LaunchConfig:
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, RawValue]:
-    """Return the settings that environment variables can provide: optional fields, and settings without a field."""
+    """Return the values that environment variables provide for optional fields and for settings without a field."""
     own = from_environment(environ, {name: SPECS[name] for name in _WITHOUT_FIELD})
     return {**from_torchrun(environ, SPECS), **own.found}
 
@@ -142,7 +142,7 @@ _WITHOUT_FIELD = (
 
 
 class elastic_launch:  # noqa: N801 - torch's name
-    """`elastic_launch(config, entrypoint)(*args)` runs the job and returns the workers' return values by global rank.
+    """Runs a job. `elastic_launch(config, entrypoint)(*args)` returns the workers' return values by global rank.
 
     Args:
         config: what to launch.
@@ -199,8 +199,8 @@ def _entry(settings: Settings, entrypoint: Callable[..., Any] | str | None, args
 
 
 class LocalElasticAgent(ProcessAgent):
-    """An agent for a rendezvous handler that the program itself has created and must shut down. `run` handles signals
-    as `elastic_launch` does. The environment variables listed under `LaunchConfig` apply here as well.
+    """An agent that uses the program's own rendezvous handler. The program must shut down the handler itself. `run`
+    handles signals as `elastic_launch` does. The environment variables listed under `LaunchConfig` apply here as well.
 
     Args:
         spec: the workers to run.
@@ -328,8 +328,8 @@ def run_job(
 
 @contextlib.contextmanager
 def _signals_to(agent: ProcessAgent, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
-    """Forward signals to the agent within the context. Outside the main thread, Python installs no signal handlers, so
-    this does nothing."""
+    """Forward signals to the agent within the context. Does nothing outside the main thread, because Python cannot
+    install signal handlers there."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
