@@ -1,9 +1,9 @@
-"""The agent's log, as text or JSON. docs/reference/log-events.md lists the events that the core and this project's
-plugins log. Third-party plugins may log others.
+"""Writes the agent's log as text or JSON. docs/reference/log-events.md lists the events that the core and this
+project's plugins log. Third-party plugins may log other events.
 
-An application's own structlog configuration is neither used nor changed. structlog is imported only when the first line
-is written, because importing it takes longer than importing the whole core. Logging never raises, even if stderr is
-broken, and never blocks for long: if the reader of the log stalls, lines are dropped and counted.
+Logging neither uses nor changes an application's own structlog configuration. structlog is imported only for the first
+line, because importing it takes longer than importing the whole core. Logging never raises, even if stderr is broken.
+It never blocks for long: if the reader of the log stalls, lines are dropped and counted.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def configure(
     `elastic_core`, and are shown only if that logger has a handler (but see `show_unless_configured`).
 
     Args:
-        format: `json` or `human`. `json` writes one object per line. `human` writes one line per event, followed by any
-            traceback, indented; times are local on a terminal, and otherwise UTC in ISO 8601.
+        format: `json` writes one object per line. `human` writes one line per event, and indents any traceback below
+            it. Times are UTC in ISO 8601, except that `human` shows local times on a terminal.
         level: the lowest level to write, one of `LEVELS`, in upper or lower case.
         stream: the destination (default: the current `sys.stderr`).
         clock: provides the timestamps.
@@ -104,8 +104,8 @@ def configure(
 
 
 class _Sink:
-    """A stream that does not block the agent. If the reader stalls (a pager, Ctrl-S), lines that it does not read in
-    time are dropped."""
+    """Writes to a stream without blocking the agent. If the reader of the stream stalls (a pager, Ctrl-S), lines are
+    dropped."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -130,8 +130,8 @@ class _Sink:
     debug = info = warning = error = critical = write
 
     def take_dropped(self) -> int:
-        """Return and reset the number of dropped lines. Returns 0 while the stream cannot accept a line that reports
-        it."""
+        """Return the number of dropped lines and reset it. While the stream cannot accept a line, return 0 and keep the
+        number."""
         with _lock:
             stream = self.stream
             if not self._dropped or stream is None or not self._takes(stream):
@@ -152,8 +152,7 @@ class _Sink:
         self._cut = False
 
     def _takes(self, stream: TextIO) -> bool:
-        """Return whether a piece can be written without blocking. Wait for the reader, unless it has already
-        stalled."""
+        """Return whether a piece can be written without blocking. Wait for the reader unless it has already stalled."""
         fd = _pollable(stream)
         if fd is None:
             return True
@@ -197,7 +196,7 @@ class _Output:
             self._sink.write(f"{event} (fields not shown: {type(error).__name__})")
 
     def _made(self) -> Any:
-        """Create a structlog logger for all levels, so that the count of dropped lines is always written."""
+        """Create a structlog logger that accepts all levels, so that the number of dropped lines is always logged."""
         import structlog
         from structlog.processors import JSONRenderer, format_exc_info
 
@@ -226,7 +225,7 @@ class _Output:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether the stream is a terminal. None and closed streams are not."""
+    """Return whether the stream is an open terminal. The stream may be None or closed."""
     try:
         return stream is not None and stream.isatty()
     except (ValueError, AttributeError):
@@ -243,7 +242,7 @@ def _pairs(fields: Mapping[str, object]) -> str:
 
 
 def _shown(value: object) -> str:
-    """Format a value on one line. Quotes are added only where they are needed."""
+    """Format a value on one line, with quotes only if they are needed."""
     if isinstance(value, (bool, type(None))):
         text = json.dumps(value)
     elif isinstance(value, float):
@@ -257,7 +256,7 @@ def _shown(value: object) -> str:
 
 
 class _Unconfigured:
-    """Passes lines to Python's logger `elastic_core` until `configure` is called. By default, they are not shown,
+    """Passes lines to Python's logger `elastic_core` until `configure` is called. By default, the lines are not shown,
     because a library must not write to the console uninvited."""
 
     def emit(self, level: str, event: EventName, fields: dict[str, Any]) -> None:
@@ -273,8 +272,7 @@ class _Unconfigured:
 
 
 def show_unless_configured() -> None:
-    """Show warnings and errors on stderr unless `configure` has been called, because a program that runs a job needs
-    them."""
+    """Show warnings and errors on stderr, unless `configure` has been called. Programs that run jobs need them."""
     if isinstance(_output, _Unconfigured):
         configure(level="warning")
 

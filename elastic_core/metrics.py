@@ -37,7 +37,7 @@ class MetricData(NamedTuple):
 
 
 class MetricHandler(abc.ABC):
-    """Receives metrics in the thread that records them. It must not block this thread for long."""
+    """Receives metrics. A handler is called in the thread that records the metric, and must not block it for long."""
 
     @abc.abstractmethod
     def emit(self, metric_data: MetricData) -> None:
@@ -136,8 +136,8 @@ def prof(
     """Decorate a function to measure all its calls: `@prof`, or `@prof(group="...")`.
 
     Each call records `<name>.success` or `<name>.failure` (with the value 1), and then `<name>.duration.ms` (whole
-    milliseconds). The name is `Class.method` for a method. For a function, it is `module.function`, where `module` is
-    the last part of the module's name.
+    milliseconds). A method is named `Class.method`. A function is named `module.function`, with only the last part of
+    the module's name.
     """
     if fn is None:
         return lambda function: _measured(function, _metric_name(function), group)

@@ -1,4 +1,4 @@
-"""Worker processes without an agent: `start_processes` and related classes. The names are torch's.
+"""Starts worker processes without an agent. `start_processes` and the related classes have torch's names.
 
 Programs that need ranks, a rendezvous and restarts should use `elastic_core.launch`.
 """
@@ -51,7 +51,7 @@ _KILL_TIMEOUT: Duration = 10.0
 
 @dataclass
 class RunProcsResult:
-    """How the processes ended. The keys of all fields are local ranks.
+    """The results of a group of processes. The keys of all fields are local ranks.
 
     `return_values` contains the values that functions returned (None for commands). `failures` contains only processes
     that failed on their own. `stdouts` and `stderrs` contain the paths of the output files; a path is empty if there is
@@ -222,7 +222,7 @@ def _starter(entrypoint: Callable[..., Any] | str, args: tuple[Any, ...], method
 
 
 class _Asked:
-    """Remembers the last result of `reify`."""
+    """Passes calls of `reify` on to `specs`, and keeps the last result."""
 
     def __init__(self, specs: LogsSpecs) -> None:
         self._specs = specs
@@ -235,7 +235,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _ByRank:
-    """Combines the starters for the local ranks into a single starter."""
+    """A starter that uses a separate starter for each local rank."""
 
     starters: Mapping[int, Starter]
 

@@ -1,4 +1,4 @@
-"""Observers of an agent's facts: a history, an event recorder and a metric recorder."""
+"""Observers that record an agent's facts as a history, as events and as metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CombinedObserver:
-    """Passes each fact to several observers, in order. An exception in one of them is only logged."""
+    """Passes each fact to several observers, in order. An exception in an observer is only logged."""
 
     observers: Sequence[Observer]
 
@@ -39,8 +39,9 @@ class CombinedObserver:
 
 
 class History:
-    """The history of one run, for the result file and the final report. It contains all facts, in order, except worker
-    exits, phases and recoveries. `stops` contains the last status of each stop that gave the workers time to save."""
+    """Collects the history of one run for the result file and the final report. The history contains all facts, in
+    order, except worker exits, phases and recoveries. `stops` contains the last status of each stop that gave the
+    workers time to save."""
 
     def __init__(self) -> None:
         self.rounds: list[RoundFormed] = []
@@ -70,7 +71,7 @@ class History:
         return {fact.round: fact.formed.restart_count for fact in self.rounds if fact.formed}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the history for JSON."""
+        """Return the history as a dictionary for JSON."""
         return {
             "rounds": [fact.as_dict() for fact in self.rounds],
             "workers": [{"run_id": it.run_id, "round": it.round, "pids": dict(it.pids)} for it in self.started],

@@ -1,8 +1,8 @@
-"""Parsers for single values, used for settings and for the options that plugins declare.
+"""Parses single values, for settings and for the options that plugins declare.
 
-A parser takes a value from its source (a string from a flag or a variable, a TOML value from a file, a typed value from
-Python) and returns the typed value, or raises ValueError with the expected and the actual value. If a parser is given
-one of its own results, it returns that result unchanged."""
+A parser converts a raw value (a string from a flag or a variable, a TOML value, or a typed value from Python) to the
+declared type. If the value is invalid, the parser raises ValueError with the expected and the actual value. Given one
+of its own results, a parser returns the result unchanged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def unexpected(expected: str, found: object) -> ValueError:
-    """Return the error that a parser raises, in the common wording of all parsers."""
+    """Return a ValueError in the wording that all parsers share."""
     return ValueError(f"expected {expected}, found {found!r}")
 
 
@@ -47,7 +47,7 @@ def parse_filled_text(raw: object) -> str:
 
 
 def parse_name_or_none(raw: object) -> str | None:
-    """Parse a name. `none`, an empty string and None disable the feature and are parsed as None."""
+    """Parse a name. Returns None for `none`, an empty string and None, which disable the feature."""
     text = "" if raw is None else parse_text(raw).strip()
     return None if text.lower() in ("", "none") else text
 
@@ -65,7 +65,7 @@ def parse_path(raw: object) -> Path:
 
 
 def parse_boolean(raw: object) -> bool:
-    """Parse True or False, in one of the usual spellings."""
+    """Parse a Boolean in any of the usual spellings."""
     value = truth(raw)
     if value is None:
         raise unexpected("true or false (also 1/0, yes/no, on/off)", raw)
@@ -118,12 +118,12 @@ def _within(
 
 
 def seconds(*, above: float | None = None) -> Parser[float]:
-    """Return a parser for finite durations in seconds: 0 or more or, if `above` is given, more than `above`."""
+    """Return a parser for finite durations in seconds: at least 0 or, if `above` is given, more than `above`."""
     return _within(_number, "a number of seconds", 0 if above is None else None, above, None)
 
 
 def seconds_or_none(raw: object) -> float:
-    """Parse a duration of at least 0.1 seconds. 0 and `none` disable the feature and are parsed as 0.0."""
+    """Parse a duration of at least 0.1 seconds. Returns 0.0 for 0 and `none`, which disable the feature."""
     number = 0.0 if isinstance(raw, str) and raw.strip().lower() == "none" else _number(raw)
     if number is None or not (number == 0 or number >= 0.1):
         raise unexpected("a number of seconds >= 0.1, or 0 or none to disable", raw)

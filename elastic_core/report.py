@@ -1,5 +1,5 @@
-"""The outcome of a run: as text for a failed run (why it ended, and the root cause with the tail of its stderr), and as
-JSON for the result file. docs/reference describes version 1 of the file's schema."""
+"""Describes the outcome of a run, as text for failed runs and as JSON for the result file. The text states why the run
+ended, and shows the root cause with the tail of its stderr. docs/reference describes version 1 of the JSON schema."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _OTHERS = 16  # one worker's failure may cause a thousand others; showing a few 
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Return the error's exit code, 128 + n for signal n, or INTERNAL_ERROR for an error that elastic-core does not
-    define."""
+    """Return the exit code for an error. It is 128 + n for signal n, and INTERNAL_ERROR for errors that elastic-core
+    does not define."""
     if isinstance(error, SignalException):
         return 128 + int(error.sigval)
     if isinstance(error, KeyboardInterrupt):
@@ -46,7 +46,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def as_text(error: BaseException, run_id: str = "", reason: str = "", restarts: Mapping[int, int] = {}) -> str:
-    """Return the report for the terminal.
+    """Return the report on a failed run, for the terminal.
 
     Args:
         reason: why the agent ended the job, for example because no restarts are left.
@@ -86,8 +86,8 @@ def _headline(error: BaseException, name: str, reason: str) -> str:
 
 
 def message_of(error: ElasticError) -> str:
-    """Return an error's message. All lines but the first are indented, because the message may quote text from other
-    nodes, which could otherwise look like a line of the report."""
+    """Return an error's message, with all lines but the first indented. Otherwise, text from other nodes in the message
+    could look like a line of the report."""
     return printable(str(error)).replace("\n", "\n  ")
 
 
@@ -99,8 +99,8 @@ def _configuration(error: ConfigurationError) -> str:
 
 
 def failure_lines(failures: Mapping[int, ProcessFailure], restarts: Mapping[int, int] = {}) -> Iterable[str]:
-    """Return the root cause with its stderr tail, and the failures that followed from it. The result is empty if
-    there are no failures."""
+    """Return the report's lines about the root cause, with its stderr tail, and about the failures that it most likely
+    caused. Returns no lines if there are no failures."""
     return map(in_one_line, _failure_lines(failures, restarts)) if failures else ()
 
 
@@ -140,7 +140,7 @@ def _tail(failure: ProcessFailure) -> Iterable[str]:
 
 
 def _stack(failure: ProcessFailure) -> Iterable[str]:
-    """Return all stacks of a worker that hung or crashed. Their length was limited when they were recorded."""
+    """Return the report's lines with all stacks of a worker. Their length was limited when they were recorded."""
     lines = failure.stack.splitlines()
     if len(lines) == 1:
         yield f"  {lines[0]}"
@@ -158,7 +158,7 @@ SCHEMA_VERSION = 1
 
 
 def check_writable(path: Path) -> None:
-    """Check, before the job runs, that its outcome can be written. Raises ConfigurationError if it cannot."""
+    """Check, before the job runs, that the result file can be written. Raises ConfigurationError if it cannot."""
     try:
         target = files.followed(path.absolute())
         files.check_existing(target)
@@ -172,7 +172,7 @@ def check_writable(path: Path) -> None:
 
 
 def outcome(run_id: str, exit_code: int, error: BaseException | None, history: History) -> dict[str, Any]:
-    """Return the file's content."""
+    """Return the content of the result file."""
     finished = history.finished
     failures = failures_of(error)
     first = ChildFailedError("", failures).get_first_failure()[1].as_dict() if failures else None
@@ -191,8 +191,8 @@ def outcome(run_id: str, exit_code: int, error: BaseException | None, history: H
 
 
 def write_result(path: Path, content: dict[str, Any]) -> None:
-    """Replace the file atomically, so that readers never see a partial file. Symbolic links are followed. Devices and
-    pipes are not replaced but written to.
+    """Write the result file. An existing file is replaced atomically, so that readers never see a partial file.
+    Symbolic links are followed. Devices and pipes are written to, not replaced.
 
     Raises:
         OSError: the file cannot be written, or another user created the existing file.

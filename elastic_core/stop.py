@@ -4,7 +4,7 @@ A training loop calls `should_stop(step)`. When the job or one of its nodes is a
 highest step that any worker has announced, and `should_stop` becomes true in every worker at the same later step.
 Workers never wait for each other, so they cannot deadlock.
 
-In each step, a worker only writes to a page of memory that it shares with its agent. The agent answers in this
+In each step, a worker only writes to a page of memory that it shares with its agent. The agent answers in the same
 page.
 """
 
@@ -41,11 +41,11 @@ _page: mmap.mmap | bytearray | None = None
 def should_stop(step: int) -> bool:
     """Return whether this worker should save and end its training loop now.
 
-    Call this once per step, in the thread that trains, outside code that `torch.compile` compiles. All workers of the
-    job get true at the same step, or none does. Until the job is asked to stop, a call takes less than a microsecond
-    and involves no communication. After that, a call blocks while the agents agree on the step. This usually takes
-    milliseconds, and never more than half of the time until the deadline. The result is always false without an agent,
-    and in all processes of a worker except the first one that calls this function.
+    Call this once per step, in the training thread, outside code that `torch.compile` compiles. All workers of the job
+    get true at the same step, or none does. Until the job is asked to stop, a call takes less than a microsecond and
+    involves no communication. After that, a call blocks while the agents agree on the step, usually for milliseconds
+    and never for more than half of the time until the deadline. Without an agent, the result is always false. If a
+    worker has several processes, only the first process that calls this function can get true.
 
     Args:
         step: the number of the step, 0 or more. All workers must count in the same way, and the number never decreases
@@ -87,8 +87,8 @@ def _until(page: mmap.mmap | bytearray) -> Instant:
 
 
 def _open_page() -> mmap.mmap | bytearray:
-    """Map the page. The first process of a worker that maps the page owns it until that process ends. Other processes
-    (such as those of a DataLoader) inherit the variable, but must neither announce steps nor be asked to stop."""
+    """Map the page. The first process of a worker that maps the page owns it until the process ends. Other processes,
+    such as those of a DataLoader, get an unshared page, so they neither announce steps nor are asked to stop."""
     global _page
     page, own = mapped(STOP_FILE, _SIZE), os.getpid()
     owner = _WHOLE.unpack_from(page, _OWNER)[0]
@@ -133,7 +133,7 @@ class StopFile(PageFile):
         self.write(_WHOLE.pack(1), _ASKED)
 
     def answer(self, step: int | None) -> None:
-        """Send the worker the step at which to stop. None means that the agents could not agree on one, so the worker
+        """Send the worker the step at which to stop. With None, the agents could not agree on a step, and the worker
         gets SIGTERM."""
         self.write(_WHOLE.pack(_NO_STEP if step is None else step), _AT)
 

@@ -1,4 +1,4 @@
-"""Parses Booleans and names that users write, suggests and sorts names, and escapes untrusted text."""
+"""Parses Booleans, normalizes, suggests and sorts names, and escapes untrusted text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HIDDEN = "***"
 
 
 def truth(value: object) -> bool | None:
-    """Return True or False for one of their usual spellings in any case, or None for any other value."""
+    """Return the Boolean that `value` spells in one of the usual ways, ignoring case, or None for any other value."""
     word = str(value).strip().lower()
     return True if word in _TRUE else False if word in _FALSE else None
 
@@ -72,8 +72,8 @@ def natural_order(name: str) -> list[tuple[int, int, str]]:
 
 
 def printable(text: str) -> str:
-    """Escape all characters that would control a terminal or change how the surrounding text looks, for example as
-    `\\x1b`. Line feeds, tabs and readable characters of any script are kept."""
+    """Escape all characters that would control a terminal or change how the surrounding text looks. The escape
+    character, for example, becomes `\\x1b`. Line feeds, tabs and readable characters of any script are kept."""
     return _MAY_HAVE_MORE.sub(_with_few_marks, _UNSAFE.sub(_escaped, text.replace("\r\n", "\n")))
 
 
