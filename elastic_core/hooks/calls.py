@@ -39,7 +39,7 @@ _log = get_logger()
 
 
 class Contexts:
-    """Creates each plugin's context once. `values` maps the names of added options to their values."""
+    """Creates and keeps each plugin's context. `values` maps the names of added options to their values."""
 
     def __init__(self, manager: PluginManager, settings: Settings | None = None, values: Values | None = None) -> None:
         self._manager = manager
@@ -62,7 +62,7 @@ class Contexts:
         return self._made[source]
 
     def of_record(self, source: Source, options: Values) -> Context:
-        """Return the context for the functions of a record that has these options."""
+        """Return the context for a record's functions, with the values of the record's options added."""
         context = self.of(source)
         return replace(context, options=MappingProxyType({**context.options, **options}))
 
@@ -161,8 +161,8 @@ def _pass_on(
 
 def contributed_environment(manager: PluginManager, plan: RoundPlan, contexts: Contexts) -> dict[str, str]:
     """Return the variables that plugins contribute to a round's workers. If two plugins set a variable to different
-    values, the first plugin's value is used. If a variable is invalid, it is logged, and all variables from its plugin
-    are ignored."""
+    values, the first plugin's value is used. An invalid variable is logged, and all variables from its plugin are
+    ignored."""
     merged: dict[str, str] = {}
     contributors: dict[str, Source] = {}
     for implementation in manager.implementations("elastic_contribute_environment"):

@@ -25,8 +25,7 @@ BUILTIN = "elastic_core.builtin"
 
 @dataclass(frozen=True, order=True)
 class Source:
-    """The origin of a plugin: a distribution, its version, and the name of the plugin's entry point in the
-    distribution."""
+    """The origin of a plugin. `plugin` is the name of the plugin's entry point in the distribution."""
 
     distribution: str
     plugin: str
@@ -37,7 +36,7 @@ class Source:
 
     @property
     def described(self) -> str:
-        """The description of the plugin in messages, such as `plugin 'etcd' of elastic-etcd 0.1.0`."""
+        """The plugin's description for messages, such as `plugin 'etcd' of elastic-etcd 0.1.0`."""
         return f"plugin {self.plugin!r} of {self}"
 
     @property
@@ -47,7 +46,7 @@ class Source:
         return {plugin, distribution, f"{distribution}:{plugin}"}
 
     def as_dict(self) -> dict[str, str]:
-        """Return the fields for log lines and JSON."""
+        """Return the source as fields for log lines and JSON."""
         return {"plugin": self.plugin, "distribution": self.distribution, "version": self.version}
 
 
@@ -154,5 +153,5 @@ def candidates(points: Iterable[EntryPoint], group: str) -> list[Candidate]:
 
 
 def listed_names(environ: Mapping[str, str], variable: str) -> list[str]:
-    """Return the names in a variable, which separates them by commas."""
+    """Return the names in a variable that contains a comma-separated list."""
     return [name.strip() for name in environ.get(variable, "").split(",") if name.strip()]

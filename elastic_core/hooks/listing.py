@@ -1,4 +1,4 @@
-"""The output of `elastic plugins`: installed, broken and blocked plugins, and all conflicts."""
+"""Formats the output of `elastic plugins`, which lists installed, broken and blocked plugins, and all conflicts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from elastic_core.hooks.records import Option, Record
 
 VERSION = 1
-"""The version of the JSON format, which docs/reference/json.md describes. It is incremented when a key is removed or
-changes its meaning."""
+"""The version of the JSON format that docs/reference/json.md describes. The version is incremented when a key is
+removed or changes its meaning."""
 
 
 def as_dict(manager: PluginManager) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Loads the plugins and looks up what they provide. Only this module and the hookspecs use pluggy.
 
-Loading imports each plugin, checks its hooks, and calls its registration hooks once. If any of these steps fails, the
-plugin is removed together with everything that it provides, and the error is recorded in `failures`. Other plugins are
-not affected.
+Loading imports each plugin, checks its hooks, and calls its registration hooks once. If a step fails, the plugin is
+removed together with everything that it provides, and the error is recorded in `failures`. Other plugins are not
+affected.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ HOOKS: tuple[str, ...] = tuple(name for name in vars(spec) if name.startswith("e
 
 @dataclass(frozen=True)
 class Plugin:
-    """A loaded plugin: where it comes from, its import path, and the hooks that it implements."""
+    """A loaded plugin. `target` is its import path, and `hooks` contains the hooks that it implements."""
 
     source: Source
     target: str
@@ -72,7 +72,7 @@ class Implementation:
 
 
 class PluginManager:
-    """The installed plugins, what they provide, and why some do not work. Immutable once `load` has created it."""
+    """Holds the installed plugins, their records and options, and all load failures. Immutable after creation."""
 
     def __init__(
         self,
@@ -282,8 +282,8 @@ class PluginManager:
         ]
 
     def to_install(self, kind: type[Record], name: str) -> str | None:
-        """Return the distribution of this project that provides a missing name, or None if installing a distribution
-        would not help."""
+        """Return the distribution of this project that provides a missing name. Return None if installing a
+        distribution would not help."""
         if any(name in names_of(item.record) for item in self.records(kind)):
             return None
         home = kind_of(kind).homes.get(name)

@@ -1,5 +1,5 @@
-"""Plugins' options: converts the options that users write into the types that a plugin declares, reports all problems
-together, and defines the options that all backends with dynamic rounds share.
+"""Converts the options that users write into the types that a plugin declares, and reports all problems together. Also
+defines the options that all backends with dynamic rounds share.
 
 Plugins import this module when they are loaded, so it must not import `elastic_core.rendezvous`."""
 
@@ -56,8 +56,8 @@ def type_options(
 
 
 def not_needed(options: Sequence[Option] | None, raw: Iterable[str]) -> list[str]:
-    """Return the names in `raw` that are options of torchrun's backends but not of this backend. Command lines that
-    were written for torchrun may contain them, because torchrun ignores options that a backend does not know."""
+    """Return the names in `raw` that are options of torchrun's backends but not of this backend. Command lines for
+    torchrun may contain such options, because torchrun ignores options that a backend does not know."""
     if options is None:
         return []
     unused = _TORCHRUNS - {option.name for option in options}
@@ -71,7 +71,7 @@ def needed(options: Sequence[Option] | None, raw: Mapping[str, object]) -> dict[
 
 
 def find_option(raw: Mapping[str, T], name: str) -> T | None:
-    """Return the option's value, whether its name is written with `-` or `_`, or None if it is not given."""
+    """Return the option's value, or None if the option is not given. `-` and `_` are equivalent in names."""
     return next((value for written, value in raw.items() if _key(written) == name), None)
 
 

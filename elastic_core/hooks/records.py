@@ -1,6 +1,6 @@
-"""The records that registration hooks return. Each record has a name for users, a summary, typed options and a factory.
-Each kind of record has a hook that returns it, usually a flag that selects it, and distributions that provide known
-names. The factories and the hooks of a running job receive a `Context`."""
+"""Defines the records that registration hooks return, and the `Context` that factories and the hooks of a running job
+receive. A record has a name for users, a summary, typed options and a factory. Each kind of record has its own hook and
+usually a flag that selects a record."""
 
 from __future__ import annotations
 
@@ -94,20 +94,20 @@ class RendezvousBackendRecord(Record):
 
     Args:
         factory: also receives the `RendezvousParameters`, whose config includes the record's options.
-        open_backend: creates only the backend, for `elastic status` and `elastic drain`: a client of an existing store,
-            which never hosts the store and does not join the job. It receives the same arguments as the factory. In the
-            parameters, the node counts are placeholders, and `node` is None. The option `join_timeout`, if the record
-            declares it, limits how many seconds connecting may take. If `open_backend` is None, these commands do not
+        open_backend: creates only the backend, for `elastic status` and `elastic drain`. The backend connects to an
+            existing store, but never hosts the store or joins the job. `open_backend` receives the factory's arguments.
+            In the parameters, the node counts are placeholders, and `node` is None. The option `join_timeout`, if
+            declared, limits the seconds that connecting may take. If `open_backend` is None, these commands do not
             support this backend.
         serve: creates a store server for `elastic serve`. It receives the endpoint (`host:port`; `0.0.0.0` means all
             addresses) and the number of nodes to support. If `serve` is None, `elastic serve` does not support
             this backend.
-        forkable: whether the agent's process may be forked while the handler exists. The start method `fork` does this
-            to run functions. Set it to False for a client whose threads or connections do not survive a fork.
+        forkable: whether the agent's process may be forked while the handler exists, as the start method `fork` does to
+            run functions. Set it to False if the client has threads or connections that do not survive a fork.
         defaults: returns values for settings that the user has not set, such as the endpoint. The result maps fields of
             `Settings` to pairs of a value and the reason that `elastic explain` shows.
-        problems: returns the problems in the settings that would prevent a job from starting with this backend. They
-            are reported together with all other configuration problems, before anything starts.
+        problems: returns the problems in the settings that would prevent a job from starting with this backend. The
+            core reports them together with all other configuration problems before anything starts.
         hosts_of: for `elastic doctor`, returns the (host, port) pairs in `settings.rdzv_endpoint`, or no pairs if, for
             example, the endpoint is a file. Raises ConfigurationError if the endpoint is invalid. If `hosts_of` is
             None, any endpoint is accepted.
@@ -153,7 +153,8 @@ class WatchdogRecord(Record):
 @dataclass(frozen=True)
 class HealthEndpointRecord(Record):
     """A health endpoint. Users select it with `--health`. `factory` also receives an `AgentView`, the port, and a
-    timeout: if the agent's event loop is inactive for that many seconds, the agent is considered stuck."""
+    timeout in seconds. If the agent's event loop is inactive for longer than the timeout, the agent is considered
+    stuck."""
 
     factory: Callable[[Context, AgentView, int, float], HealthCheckServer]
 
@@ -166,8 +167,8 @@ class WorkerStarterRecord(Record):
         factory: also receives the `Work` that the workers run. It is called once per agent, and raises
             ConfigurationError if this starter does not support such work.
         forks: whether the starter forks the agent's process, which some store clients do not survive.
-        explain: receives the factory's arguments, and returns information for `elastic explain` as a mapping of names
-            to JSON values. Without information, it returns None or an empty mapping.
+        explain: receives the factory's arguments, and returns a mapping of names to JSON values for `elastic explain`
+            to show. If there is nothing to show, it returns None or an empty mapping.
     """
 
     factory: Callable[[Context, Work], Starter]
@@ -188,8 +189,8 @@ class CommandRecord(Record):
 
     Args:
         factory: runs the command. It also receives the positional arguments, and returns the exit code; None means 0.
-        options: the command's flags. `context.options` also has the options that the plugin adds to `elastic run`. If
-            None, the command receives all of its arguments and parses them itself.
+        options: the command's flags. If None, the command receives all of its arguments and parses them itself.
+            `context.options` also contains the options that the plugin adds to `elastic run`.
         settings: the settings of `elastic run` that the command also accepts, with their flags, variables and config
             file keys. Their values are in `context.settings`.
         operands: the names of the required positional arguments, in order.
@@ -218,8 +219,8 @@ class HealthCheckRecord(Record):
 @dataclass(frozen=True)
 class NoticeRecord(Record):
     """A source of notices that this node must leave. All installed sources run; users do not select them. The record
-    must not have options. `factory` also receives the function with which it must wait, and returns an iterator of
-    notices."""
+    must not have options. `factory` also receives a `Pause`, the function with which it must wait. It returns an
+    iterator of notices."""
 
     factory: Callable[[Context, Pause], Notices]
 

@@ -1,5 +1,5 @@
-"""Selects a record by its name. Exactly one plugin must provide the name: if several do, that is an error, and none of
-them silently wins."""
+"""Selects a record by its name. Exactly one plugin must provide a selected name. If several do, selecting the name is
+an error, and no plugin silently wins."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Conflict:
 
     @property
     def losers(self) -> tuple[Source, ...]:
-        """The sources that are to blame for the conflict: third-party plugins if there are any, otherwise this
-        project's plugins, otherwise the core."""
+        """The sources to blame for the conflict: third-party plugins if any are involved, otherwise this project's
+        plugins, otherwise the core."""
         third_party = tuple(source for source in self.sources if source.distribution not in OURS)
         return third_party or tuple(source for source in self.sources if source.distribution != CORE) or self.sources
 
@@ -73,7 +73,7 @@ def names_of(record: Record) -> tuple[str, ...]:
 
 
 def contested(noun: str, pairs: Iterable[tuple[str, Source]]) -> tuple[Conflict, ...]:
-    """Return the names that several of the pairs of a name and its provider have."""
+    """Return a conflict for each name that has several providers. A pair contains a name and a provider."""
     providers: dict[str, list[Source]] = {}
     for name, source in pairs:
         providers.setdefault(name, []).append(source)
@@ -101,7 +101,7 @@ def attributed(provided: Provided[R], errors: tuple[type[BaseException], ...] = 
 
 
 def _described(call: Callable[..., Any], shape: str, read: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Wrap a record's function so that its result is read completely and its shape is checked."""
+    """Wrap a record's function to read its result completely and check the result's shape."""
 
     @functools.wraps(call)
     def described(*args: Any) -> Any:
@@ -136,7 +136,7 @@ _DESCRIPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 class AttributedProxy:
-    """A proxy for a factory's result. Errors of the methods in `calls` mention the plugin (see `attributing`)."""
+    """A proxy for a factory's result. Errors from the methods in `calls` name the plugin (see `attributing`)."""
 
     def __init__(
         self,
@@ -210,8 +210,8 @@ class Selection:
     Args:
         given: the options as the user wrote them.
         place: where the user wrote the options, for messages.
-        flags: settings that also set options. A setting sets the option with the same name if the record declares that
-            option and `given` does not contain it.
+        flags: settings that also set options. A setting applies to the option of the same name if the record declares
+            that option and `given` does not contain it.
     """
 
     kind: type[Record]
@@ -230,7 +230,7 @@ class Selection:
         return Chosen(record, values, provided)
 
     def _written(self, record: Record) -> dict[str, object]:
-        """Return the record's options before they are converted to their types."""
+        """Return the record's options as written, before conversion to their types."""
         given = needed(record.options, self.given) if self.kind is RendezvousBackendRecord else dict(self.given)
         declared = {SECRET} if record.options is None else {option.name for option in record.options}
         flags = {name: value for name, value in self.flags.items() if name in declared and value is not None}
@@ -238,7 +238,7 @@ class Selection:
 
 
 def backend_selection(settings: Settings, place: str = "--rdzv-conf") -> Selection:
-    """Return the selection of the rendezvous backend."""
+    """Return the settings that select the rendezvous backend as a `Selection`."""
     flags = {
         "master_addr": settings.master_addr,
         "master_port": settings.master_port,

@@ -5,9 +5,9 @@ A plugin is a module (or an object) named by an entry point in group `elastic`:
     [project.entry-points.elastic]
     redis = "elastic_redis.plugin"
 
-A plugin implements only the hooks that it needs, marks each one with `hookimpl`, and may omit arguments that it does
-not use. The core calls each plugin separately, so that an exception in one does not affect other plugins. Hook wrappers
-are therefore not supported. Loading a plugin must be cheap: import torch, grpc and the like inside functions.
+A plugin implements only the hooks that it needs, and marks each hook with `hookimpl`. A hook may omit arguments that it
+does not use. The core calls each plugin separately, so that an exception in one does not affect the others. Hook
+wrappers are therefore not supported. Loading must be fast: import torch, grpc and the like inside functions.
 
 There are three kinds of hooks: registration hooks (plural nouns) return records, contribution hooks (verbs) return
 values, and notification hooks (past tense) return nothing. Contribution and notification hooks can also take a
@@ -61,8 +61,8 @@ def elastic_add_options() -> list[Option]:  # type: ignore[empty-body]
     Called once in each process that loads plugins (an agent or a command, not a worker), in the thread that loads them,
     before the command line is read. An exception disables only this plugin, and `elastic plugins` shows the error.
 
-    Like the core's own options, each option becomes a flag, an environment variable and a key of the config file. If
-    the core or another plugin already uses an option's name, the option is omitted and the conflict is reported.
+    Like the core's own options, each option becomes a flag, an environment variable and a config file key. If the core
+    or another plugin already uses an option's name, the option is omitted and the conflict is reported.
 
     A complete plugin::
 
@@ -189,8 +189,8 @@ def elastic_health_endpoints() -> list[HealthEndpointRecord]:  # type: ignore[em
 
 @hookspec
 def elastic_worker_starters() -> list[WorkerStarterRecord]:  # type: ignore[empty-body]
-    """Register worker starters. Users select one with `--worker-starter`. By default, commands
-    are started by `subprocess`, and functions by the starter named in `--start-method`.
+    """Register worker starters. Users select one with `--worker-starter`. By default, `subprocess` starts commands, and
+    the starter named in `--start-method` starts functions.
 
     Called once in each process that loads plugins (an agent or a command, not a worker), in the thread that loads them,
     after `elastic_health_endpoints`. An exception disables only this plugin, and `elastic plugins` shows the error.
@@ -248,8 +248,8 @@ def elastic_rank_policies() -> list[RankPolicyRecord]:  # type: ignore[empty-bod
 
     The selected record's factory is called once per agent, in the agent's thread, before the first rendezvous. If it
     raises, the launch ends with exit code 2 and an error that names the plugin. The factory returns an
-    `elastic_core.plugin.RankPolicy`. Any node can become the leader, which calls its own policy for every round, so
-    configure the same policy on all nodes. If the policy raises an exception or does not return exactly the given
+    `elastic_core.plugin.RankPolicy`. The leader calls its own policy for every round. Any node can become the leader,
+    so configure the same policy on all nodes. If the policy raises an exception or does not return exactly the given
     nodes, the core logs the error and uses the default order.
 
     A complete plugin::
@@ -273,8 +273,8 @@ def elastic_health_checks() -> list[HealthCheckRecord]:  # type: ignore[empty-bo
     Called once in each process that loads plugins (an agent or a command, not a worker), in the thread that loads them,
     after `elastic_rank_policies`. An exception disables only this plugin, and `elastic plugins` shows the error.
 
-    The factories of all records are called concurrently, each in a separate thread: `elastic doctor` calls them once,
-    and an agent calls them at most once a minute, when a client queries its health endpoint. A check must have no side
+    The factories of all records are called concurrently, each in a separate thread. `elastic doctor` calls them once.
+    An agent calls them when a client queries its health endpoint, but at most once a minute. A check must have no side
     effects. It fails if it raises or takes longer than the record's `timeout`. The record's `when` can limit the check
     to one of these two uses.
 
@@ -303,15 +303,15 @@ def elastic_notices() -> list[NoticeRecord]:  # type: ignore[empty-body]
     after `elastic_health_checks`. An exception disables only this plugin, and `elastic plugins` shows the error.
 
     Every record's factory is called once per agent, in the agent's thread, before the first rendezvous. If a factory
-    raises, the launch ends with exit code 2 and an error that names the plugin. A factory returns an iterator of
-    notices (usually, it is a generator function), which the core reads in a separate thread. Each notice replaces the
-    source's previous one, and None withdraws it. When the time left is only just enough to stop the workers
+    raises, the launch ends with exit code 2 and an error that names the plugin. A factory is usually a generator
+    function. It returns an iterator of notices, which the core reads in a separate thread. Each notice replaces the
+    source's previous notice, and None withdraws it. When the time left is only just enough to stop the workers
     (`--shutdown-timeout` plus `--kill-timeout`), the agent stops them as it does after SIGTERM. All workers of the
-    round can save a checkpoint after the same step; the node then leaves, and the other nodes continue. A notice that
-    is withdrawn before then has no effect.
+    round can save a checkpoint after the same step. The node then leaves, and the other nodes continue. A notice that
+    is withdrawn before the agent stops the workers has no effect.
 
-    `pause(seconds)` waits, and returns false when the agent ends; the iterator must then end as well. If the iterator
-    raises an exception, the core logs it and no longer watches the source.
+    `pause(seconds)` waits. It returns false when the agent ends, and the iterator must then end as well. If the
+    iterator raises an exception, the core logs it and no longer watches the source.
 
     A complete plugin::
 
@@ -383,9 +383,9 @@ def elastic_contribute_environment(plan: RoundPlan, context: Context) -> Mapping
     """Add variables to the environment of this node's workers.
 
     Called once per round, in the agent's process and thread, after `elastic_round_formed` and before the workers start.
-    An exception, or a value that is not a string, is logged with the plugin's name and version, and all variables of
-    that plugin are ignored for this round. If two plugins set a variable to different values, the conflict is logged,
-    and the core uses the value from the plugin whose distribution name sorts first. Within a distribution, the plugin's
+    An exception, or a value that is not a string, is logged with the plugin's name and version. All variables of that
+    plugin are then ignored for this round. If two plugins set a variable to different values, the conflict is logged.
+    The core uses the value from the plugin whose distribution name sorts first. Within a distribution, the plugin's
     name decides.
 
     A complete plugin::
@@ -508,8 +508,8 @@ def elastic_recovered(fact: Recovered, context: Context) -> None:
 def elastic_agent_finished(fact: AgentFinished, context: Context) -> None:
     """The agent has finished, successfully or not.
 
-    Called once per run, in the agent's process and thread, after all workers have ended, unless the agent itself is
-    killed. An exception is logged with the plugin's name and version and has no other effect.
+    Called once per run, in the agent's process and thread, after all workers have ended. Not called if the agent itself
+    is killed. An exception is logged with the plugin's name and version and has no other effect.
 
     A complete plugin::
 

@@ -1,13 +1,13 @@
 """Adapts rendezvous backends that were written for torchrun (entry points in the group `torchrun.handlers`).
 
-Such an entry point is a function that returns a creator, which takes the parameters and returns the handler. The module
-is imported only when a user selects the backend, because such modules import torch. Their handlers raise torch's
-errors, which are recognized by class name and replaced with elastic-core's.
+Such an entry point is a function that returns a creator. The creator takes the parameters and returns the handler. The
+entry point's module is imported only when a user selects the backend, because it usually imports torch. The handler's
+errors are recognized by class name and replaced with elastic-core's.
 
-By default, torch's dynamic handler hosts a single store and gives it to the workers of every round. Workers would then
-find the addresses of dead peers in the store, and after rank 0 fails or a node joins, the members would get different
-addresses for the store. The handler reads the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE in each call. While the
-variable is set, rank 0 instead gives all members of a round the same address, with a new port."""
+By default, torch's dynamic handler shares one store with the workers of every round. Workers would find the addresses
+of dead peers in this store. After rank 0 fails or a node joins, the members would get different addresses for the
+store. While the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE is set, rank 0 instead gives all members of a round the
+same address, with a new port. The handler reads this variable in each call."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ _calls = 0  # running calls that need the variable and for which this module has
 
 @contextlib.contextmanager
 def store_not_shared() -> Iterator[None]:
-    """Set the variable during a call in which torch chooses the workers' store, unless the user has set it. Workers do
-    not inherit the variable, because their environment is copied before such a call, and no worker starts during the
-    call. Thread-safe, because a program may run several jobs: the last of overlapping calls removes the variable."""
+    """Set TORCH_DISABLE_SHARE_RDZV_TCP_STORE while torch chooses the workers' store, unless the user has set it.
+    Workers do not inherit the variable, because their environment was copied earlier, and no worker starts in the
+    meantime. Thread-safe. If several jobs' calls overlap, the last call to end removes the variable."""
     global _calls
     with _lock:
         ours = _calls > 0 or NOT_SHARED not in os.environ
@@ -76,9 +76,9 @@ def store_not_shared() -> Iterator[None]:
 
 
 class TorchrunHandler(RendezvousHandler):
-    """Adapts a handler that was written for torchrun. It replaces the handler's errors, and prevents torch's own
-    handlers from sharing one store with the workers of all rounds. If a handler reports a shared store nevertheless,
-    the agent uses that store.
+    """Adapts a handler that was written for torchrun. Replaces the handler's errors with elastic-core's, and prevents
+    torch's own handlers from sharing one store with the workers of all rounds. If a handler reports a shared store
+    nevertheless, the agent uses that store.
 
     Args:
         foreign: the handler, with the methods of torch's RendezvousHandler; older handlers lack `use_agent_store`.
@@ -133,8 +133,7 @@ class TorchrunHandler(RendezvousHandler):
 
 @contextlib.contextmanager
 def _our_errors() -> Iterator[None]:
-    """Replace an error with the elastic-core error whose class has the same name as the error's class or one of its
-    base classes."""
+    """Replace an error with elastic-core's error of the same class name. The name of a base class also matches."""
     try:
         yield
     except ElasticError:
@@ -154,7 +153,7 @@ def _default_message(kind: type[RendezvousError]) -> str:
 
 
 def provided_handler(candidate: Candidate) -> Provided[RendezvousBackendRecord]:
-    """Return the entry point as a backend that accepts any option, with its value as a string."""
+    """Return a backend for the entry point. The backend accepts any option, and gets its value as a string."""
 
     def create(context: Context, params: RendezvousParameters) -> RendezvousHandler:
         creator = candidate.load()()

@@ -46,7 +46,7 @@ def check_hooks(plugin: object, pluggy_manager: pluggy.PluginManager, known: Col
 
 
 def checked(hook: str, returned: Any, expected: type[T]) -> list[T]:
-    """Return a registration hook's result as a list. Raises InvalidPlugin for any other result or an invalid item."""
+    """Check a registration hook's result and return it as a list. Raises InvalidPlugin if the result is invalid."""
     if not isinstance(returned, (list, tuple)):
         raise InvalidPlugin(f"{hook} must return a list of {expected.__name__}, but returned {_named(returned)}")
     for item in returned:
