@@ -295,8 +295,7 @@ def _leave_at_once(code: int) -> NoReturn:
 
 
 def _load_plugins(sources: Sources, allowed: Sequence[str] | None, asked: str | None = None) -> PluginManager:
-    """Load the allowed plugins. Plugins of the distribution `asked` are always allowed, because the user has run its
-    command."""
+    """Load the allowed plugins, and those of the distribution `asked`, whose command the user has run."""
     from elastic_core import config
     from elastic_core.hooks.manager import PluginManager
 

@@ -22,7 +22,7 @@ Duration = float
 
 
 class Clock(Protocol):
-    """A source of time: `SystemClock`, or `elastic_testing.FakeClock` in tests."""
+    """A source of time. Programs use `SystemClock`, and tests use `elastic_testing.FakeClock`."""
 
     def now(self) -> Instant:
         """Return the current monotonic time, for deadlines and intervals."""

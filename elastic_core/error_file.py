@@ -42,7 +42,7 @@ class ErrorHandler:
     def override_error_code_in_rootcause_data(
         self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0
     ) -> None:
-        """Add the exit code of the worker that failed first to `rootcause_error`, the content of its error file."""
+        """Add the first failed worker's exit code to `rootcause_error`, the content of that worker's error file."""
         if isinstance(rootcause_error.get("message"), dict):
             rootcause_error["message"]["errorCode"] = error_code
 

@@ -62,8 +62,7 @@ class ElasticError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem in the configuration. `origin`, such as "--nnodes" or "elastic.toml: nnodes", is the source of the
-    value."""
+    """A configuration problem. `origin`, such as "--nnodes" or "elastic.toml: nnodes", is the source of the value."""
 
     origin: str
     message: str
@@ -230,7 +229,7 @@ class ProcessFailure:
             return f"{self.timestamp:g}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the failure for JSON reports."""
+        """Return the failure as a dictionary for JSON reports."""
         shown = {item.name: getattr(self, item.name) for item in fields(self)}  # `asdict` would recurse into deep data
         shown["stderr_tail"] = list(self.stderr_tail)
         shown["signal"] = self.signal_name() if self.exitcode < 0 else None

@@ -1,5 +1,5 @@
-"""Launches jobs from Python: `LaunchConfig`, `elastic_launch`, `launch_agent`, `LocalElasticAgent`, and `run_job`,
-which the command line also uses."""
+"""Launches jobs from Python with `elastic_launch`, `launch_agent` or `LocalElasticAgent`. The command line also uses
+this module, through `run_job`."""
 
 from __future__ import annotations
 

@@ -104,8 +104,7 @@ def configure(
 
 
 class _Sink:
-    """Writes to a stream without blocking the agent. If the reader of the stream stalls (a pager, Ctrl-S), lines are
-    dropped."""
+    """Writes to a stream without blocking the agent. If the reader stalls (a pager, Ctrl-S), lines are dropped."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -130,8 +129,7 @@ class _Sink:
     debug = info = warning = error = critical = write
 
     def take_dropped(self) -> int:
-        """Return the number of dropped lines and reset it. While the stream cannot accept a line, return 0 and keep the
-        number."""
+        """Return the number of dropped lines and reset it. Until the stream can accept a line, return 0 instead."""
         with _lock:
             stream = self.stream
             if not self._dropped or stream is None or not self._takes(stream):

@@ -89,7 +89,7 @@ class MetricStream:
 
 
 def getStream(group: str) -> MetricStream:  # noqa: N802 - torch's name
-    """Return the group's stream, with the group's current handler."""
+    """Return a stream that passes the group's metrics to the group's current handler."""
     return MetricStream(group, _handlers.get(group, _handlers[None]))
 
 
@@ -133,7 +133,7 @@ def prof(fn: None = None, group: str = DEFAULT_GROUP) -> Callable[[Callable[P, T
 def prof(
     fn: Callable[P, T] | None = None, group: str = DEFAULT_GROUP
 ) -> Callable[P, T] | Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function to measure all its calls: `@prof`, or `@prof(group="...")`.
+    """Decorate a function to measure each call. Use `@prof` or `@prof(group="...")`.
 
     Each call records `<name>.success` or `<name>.failure` (with the value 1), and then `<name>.duration.ms` (whole
     milliseconds). A method is named `Class.method`. A function is named `module.function`, with only the last part of

@@ -222,7 +222,7 @@ def _starter(entrypoint: Callable[..., Any] | str, args: tuple[Any, ...], method
 
 
 class _Asked:
-    """Passes calls of `reify` on to `specs`, and keeps the last result."""
+    """Passes `reify` calls on to the wrapped specs, and keeps the last result."""
 
     def __init__(self, specs: LogsSpecs) -> None:
         self._specs = specs

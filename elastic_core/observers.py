@@ -111,8 +111,8 @@ class EventRecorder:
 
 
 class MetricRecorder:
-    """Records the facts as metrics (see `elastic_core.metrics`) under the names that torch's agent uses:
-    `workers.<role>.<name>`. Torch's agent records the workers' state and the remaining restarts whenever it polls its
+    """Records the facts as metrics (see `elastic_core.metrics`) with the same names as in torch,
+    `workers.<role>.<name>`. Torch's agent records the workers' state and the remaining restarts whenever it polls the
     workers. This class records them only when they change."""
 
     def __init__(self, role: str, max_restarts: int) -> None:

@@ -57,7 +57,7 @@ def as_text(error: BaseException, run_id: str = "", reason: str = "", restarts: 
 
 
 def in_color(report: str) -> str:
-    """Return the report with two lines highlighted for a terminal: the headline and the root cause."""
+    """Return the report with its headline and root cause highlighted for a terminal."""
     lines = report.split("\n")
     return "\n".join(
         f"\x1b[1;31m{line}\x1b[0m" if number == 0 or line.startswith(_ROOT_CAUSE) else line

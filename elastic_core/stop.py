@@ -48,8 +48,8 @@ def should_stop(step: int) -> bool:
     worker has several processes, only the first process that calls this function can get true.
 
     Args:
-        step: the number of the step, 0 or more. All workers must count in the same way, and the number never decreases
-            within a round.
+        step: the number of the step, 0 or more. All workers must count in the same way, and the number must never
+            decrease within a round.
     """
     page = _page or _open_page()
     _WHOLE.pack_into(page, _STEP, step)
@@ -63,8 +63,7 @@ def stopped(step: int) -> None:
 
 
 def stop_deadline() -> Duration | None:
-    """Return how many seconds (0 or more) are left until this worker is killed, or None if it has not been asked to
-    stop."""
+    """Return the seconds (0 or more) until this worker is killed, or None if it has not been asked to stop."""
     page = _page or mapped(STOP_FILE, _SIZE)
     return max(_until(page) - _CLOCK.now(), 0.0) if page[_ASKED] else None
 
@@ -133,8 +132,8 @@ class StopFile(PageFile):
         self.write(_WHOLE.pack(1), _ASKED)
 
     def answer(self, step: int | None) -> None:
-        """Send the worker the step at which to stop. With None, the agents could not agree on a step, and the worker
-        gets SIGTERM."""
+        """Send the worker the step at which to stop. None means that the agents could not agree on a step; the worker
+        then gets SIGTERM."""
         self.write(_WHOLE.pack(_NO_STEP if step is None else step), _AT)
 
     def _number(self, offset: int) -> int:

@@ -1,4 +1,4 @@
-"""Parses Booleans, normalizes, suggests and sorts names, and escapes untrusted text."""
+"""Parses Booleans; normalizes, suggests and sorts names; and escapes untrusted text."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Plugins: how they are found, loaded, checked, selected and called. Plugins import `elastic_core.plugin` instead."""
+"""Finds, loads, checks, selects and calls plugins. Plugins themselves import `elastic_core.plugin` instead."""

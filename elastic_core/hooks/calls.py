@@ -1,4 +1,4 @@
-"""Calls the hooks of a running job, to notify plugins of events and to collect the variables that they set for the
+"""Calls the hooks of a running job. The hooks notify plugins of events and collect environment variables for the
 workers. An error in a plugin is logged, and affects neither the job nor other plugins."""
 
 from __future__ import annotations

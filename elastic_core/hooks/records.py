@@ -29,8 +29,8 @@ class Context:
 
     Args:
         run_id: the job's id.
-        options: the values of the options that this plugin added. For a factory, it also contains the values of its
-            record's options.
+        options: the values of the options that this plugin added. A factory also receives the values of its record's
+            options.
         settings: the run's settings by name, without the options of backends and other plugins; read-only.
         log: a logger that writes to the agent's log and adds the plugin's name to every line.
     """
@@ -46,7 +46,7 @@ OptionType = type[str] | type[int] | type[float] | type[bool]
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a plugin: `name=value` in `--rdzv-conf` and similar flags, or a key of a config table.
+    """A plugin's option. Users set it as `name=value` in `--rdzv-conf` and similar flags, or as a config table key.
 
     The core validates each value before it calls the factory, so a plugin receives only valid values.
 

@@ -59,7 +59,7 @@ class Conflict:
 
     @property
     def remedy(self) -> str:
-        """A shell assignment to the block list that resolves the conflict."""
+        """A shell assignment that resolves the conflict by blocking one of the plugins."""
         last = self.losers[-1]
         others = {name for source in self.sources if source != last for name in source.names}
         both = f"{last.distribution}:{last.plugin}"
