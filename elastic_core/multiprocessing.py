@@ -117,7 +117,8 @@ class PContext:
         return dict(self._pids)
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
-        """Wait until all processes have ended, and release all resources. When one process fails, stop the others.
+        """Wait until all processes have ended, and release all resources. When a process fails, stop all remaining
+        ones.
 
         Args:
             timeout: seconds to wait. 0 returns immediately, and a negative number waits forever.

@@ -6,8 +6,9 @@ A plugin is a module (or an object) named by an entry point in group `elastic`:
     redis = "elastic_redis.plugin"
 
 A plugin implements only the hooks that it needs, and marks each hook with `hookimpl`. A hook may omit arguments that it
-does not use. The core calls each plugin separately, so that an exception in one does not affect the others. Hook
-wrappers are therefore not supported. Loading must be fast: import torch, grpc and the like inside functions.
+does not use. The core calls each plugin separately, so that an exception in one plugin does not affect other plugins.
+Hook wrappers are therefore not supported. Loading a plugin must be fast: import torch, grpc and the like inside
+functions.
 
 There are three kinds of hooks: registration hooks (plural nouns) return records, contribution hooks (verbs) return
 values, and notification hooks (past tense) return nothing. Contribution and notification hooks can also take a
