@@ -1,5 +1,6 @@
-"""Reads the command lines of all commands except `run` and `explain`. A flag that such a command shares with `run` has
-the same name, variables and config file keys."""
+"""Reads the command lines of all commands except `run` and `explain`.
+
+Flags that a command shares with `run` have the same names, variables and config file keys."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Command:
     Args:
         name: the word after `elastic`.
         about: the beginning of the help text.
-        shared: settings of `run` that the command also accepts, each with its help text (default: the text for `run`).
+        shared: settings of `run` that the command also accepts, with their help texts; an empty text means that of
+            `run`.
         own: the command's own flags, which have no variables or config file keys.
         operands: names of the required positional arguments.
         example: a complete command line for the help text.
@@ -67,7 +69,7 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandReading:
-    """A command line's typed values (or defaults) and operands, and the files and variables that were ignored."""
+    """The outcome of `read_command`: typed values (including defaults), operands, and ignored files and variables."""
 
     values: Mapping[str, Any]
     operands: tuple[str, ...]
@@ -75,8 +77,8 @@ class CommandReading:
 
 
 def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:
-    """Return the `Command` for a plugin's record. `added` contains the options that the plugin adds to `elastic run`,
-    which the command also accepts. Raises PluginError if the record names an unknown setting."""
+    """Return the `Command` for a plugin's record. The command also accepts `added`, the plugin's options for `elastic
+    run`. Raises PluginError if the record names an unknown setting."""
     if unknown := [name for name in record.settings if name not in SPECS]:
         message = f"the plugin's command {record.name!r} asks for unknown settings: {', '.join(unknown)}"
         raise PluginError(Problem(f"elastic {record.name}", message))
@@ -89,7 +91,7 @@ def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:
 
 
 def read_command(command: Command, sources: Sources, added_options: Sequence[Option] = ()) -> CommandReading:
-    """Read one command line, with the same environment and config file as `run`.
+    """Read a command's configuration from the command line, the environment and the config file.
 
     Args:
         sources: what to read; `-h` and `--help` are skipped.

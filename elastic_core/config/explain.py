@@ -40,17 +40,16 @@ def as_dict(
     not_used: Collection[str] = (),
     starter: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the reading as JSON values.
+    """Return the resolved configuration as JSON values.
 
-    `settings` and `plugin_options` map names to `value`, `unit` (may be empty) and `origin`. Ranges and stream maps are
-    strings as on the command line, `nnodes` is `MIN:MAX`, sets and tuples are lists, and an unset value is null. The
-    values of secret options are replaced with `***`.
+    `settings` and `plugin_options` map each name to a `value`, a `unit` (may be empty) and an `origin`. Ranges and
+    stream maps are strings as on the command line, `nnodes` is `MIN:MAX`, sets and tuples are lists, and unset values
+    are null. Secret values are replaced with `***`.
 
     Args:
-        added_options: the options with which the configuration was read.
+        added_options: the plugins' options with which the configuration was read.
         secrets: names of secret options; see `PluginManager.secret_options`.
-        not_used: the options in `--rdzv-conf` that the backend ignores. If there are any, the entry of that setting
-            lists them as `not_used`.
+        not_used: options in `--rdzv-conf` that the backend ignores; the entry for `rdzv_conf` lists them as `not_used`.
         starter: the result of the worker starter's `explain`.
     """
     return {
@@ -115,7 +114,7 @@ def _plugin_options(reading: Reading, options: Iterable[Option]) -> dict[str, di
 
 
 def as_word(value: object) -> str:
-    """Return a value as it is written on the command line, `unset` for None, or `empty` for an empty string or list."""
+    """Format a value as on the command line. None becomes `unset`, and an empty string or list becomes `empty`."""
     value = _plain(value)
     if value is None:
         return "unset"
@@ -153,7 +152,7 @@ def help_text(added_options: Iterable[Option] = ()) -> str:
 
 
 def command_help(head: str, specs: Iterable[Spec], example: str, codes: Mapping[ExitCode, str]) -> str:
-    """Return the help text of a command with few flags. `codes` contains the exit codes with a special meaning."""
+    """Return the help text of a command with few flags. `codes` contains exit codes with a special meaning."""
     meanings = [f"  {int(code)}  {meaning}" for code, meaning in codes.items()]
     meanings.append("  others: see elastic run --help")
     flags = _paragraph("flags", map(_flag, specs))

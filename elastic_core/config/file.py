@@ -4,8 +4,8 @@ Keys are the settings' names, with dashes or underscores, and a few short names 
 table `[rendezvous]` has the keys `backend`, `endpoint` and `id`, and may contain a table of options for each backend
 (`[rendezvous.etcd]`).
 
-A config file decides which program runs and which files are written. For security, the search skips a file that belongs
-to another user or that is world-writable, and warns the user. A file given with `--config` is always used.
+A config file decides which program runs and which files are written. For security, the search skips any file that is
+world-writable or belongs to another user, and warns about it. A file given with `--config` is always used.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ConfigFile:
     left_out: Sequence[Problem] = ()
 
     def findings(self, specs: Mapping[str, Spec]) -> Findings:
-        """Return the values of these settings, and the problems found in the file."""
+        """Return the file's values for these settings, and the problems found in the file."""
         findings = Findings(config_file=self.path, left_out=list(self.left_out))
         if self.problem is not None:
             findings.problems.append(self.problem)
@@ -69,8 +69,8 @@ class ConfigFile:
 
 
 def config_file(named: RawValue | None, cwd: Path, home: str) -> ConfigFile:
-    """Find the file given by `named` (relative to `cwd`) or, if `named` is None, the nearest config file in `cwd` or
-    its parents. The search stops at the home directory, `home`, and at the boundary of the file system."""
+    """Read the config file `named` (relative to `cwd`). If `named` is None, search `cwd` and its parents for a config
+    file. The search stops at the home directory, `home`, and at a file system boundary."""
     left_out: list[Problem] = []
     try:
         path = _locate(cwd, home, left_out) if named is None else cwd / parse_path(named.raw)
@@ -117,7 +117,7 @@ def _distrusted(path: Path) -> str:
 
 
 def _mentions_us(path: Path) -> bool:
-    """Return whether another user's file seems to contain our table."""
+    """Return whether an untrusted pyproject.toml appears to contain `[tool.elastic]`, without parsing the file."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and b"tool.elastic" in file.read(_HEAD)
@@ -126,7 +126,7 @@ def _mentions_us(path: Path) -> bool:
 
 
 def _has_our_table(path: Path) -> bool:
-    """Return whether a pyproject.toml contains our table or, if the file is malformed, seems to contain it."""
+    """Return whether a pyproject.toml contains `[tool.elastic]` or, if malformed, appears to contain it."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
         # Most files do not contain this word, so they need not be parsed, and no TOML parser need be imported.
@@ -138,7 +138,7 @@ def _has_our_table(path: Path) -> bool:
 
 
 def _table(path: Path) -> Mapping[str, Any] | None:
-    """Return our settings from the file, or None for a pyproject.toml without our table."""
+    """Return the settings in the file, or None for a pyproject.toml without `[tool.elastic]`."""
     document = _parse(path)
     if path.name != _SHARED:
         return document

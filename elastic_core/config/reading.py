@@ -2,7 +2,7 @@
 
 Precedence: flag, `ELASTIC_` variable, `PET_` variable, torchrun's special variables, config file, `LOGLEVEL`, a
 scheduler's variables (see `schedulers`), default. Only the value with the highest precedence is parsed, so an invalid
-value that is overridden is not reported. Sources are not merged: the options from repeated `--rdzv-conf` flags are
+value that is overridden is not reported. Values from different sources are not merged: repeated `--rdzv-conf` flags are
 combined, but they replace all options in a config file.
 """
 
@@ -72,9 +72,10 @@ class Reading:
 
 
 class Sources:
-    """The sources of a command's configuration: the command line, the environment and the config file. Each is read
-    once, but in two steps, because plugins add flags: first the settings that determine which plugins are loaded, then
-    all other settings.
+    """The sources of a command's configuration: the command line, the environment and the config file.
+
+    Plugins add flags, so the sources are read in two steps. The first step reads the settings that determine which
+    plugins are loaded. The second step reads all settings.
 
     Args:
         argv: the words after `elastic COMMAND`.
@@ -100,9 +101,10 @@ class Sources:
         self._files: dict[object, ConfigFile] = {}  # by the value of --config
 
     def allowed_plugins(self, specs: Mapping[str, Spec] = SPECS) -> tuple[str, ...] | None:
-        """Return the distributions that `--plugins`, its variable or its key allows, or None if all are allowed.
+        """Return the distributions whose plugins the `plugins` setting allows, or None if all are allowed.
+
         `specs` contains the command's flags. If the command line has an unknown flag, which a plugin may add, the
-        result is a guess, so the caller must compare it with the value from the complete reading.
+        result is a guess. The caller must then compare it with the value from the complete reading.
 
         Raises:
             ConfigurationError: the value is not a list of names.
@@ -163,9 +165,9 @@ def read(
         new_run_id: generates the run id of a single-node job.
         require_script: whether a script must be given and must exist.
         own: the command's own flags, which have no variables or config file keys.
-        backend_named: returns the backend with this name, for its defaults and problems, or None if it does not exist.
-        others: called if there are problems, with the settings, their origins and the backend tables; returns
-            additional problems to report.
+        backend_named: returns the record of the backend with this name, or None if it does not exist.
+        others: called if there are problems; returns additional problems to report. The arguments are the settings,
+            their origins and the backend tables.
 
     Raises:
         ConfigurationError: lists every problem, in the order of the sources.
@@ -216,13 +218,13 @@ def _places(found: Mapping[str, RawValue]) -> dict[str, str]:
 
 
 def settings_from(values: Mapping[str, object], backend_named: BackendNamed = lambda _: None) -> Settings:
-    """Create settings from Python values, which are parsed, checked and resolved like those from any other source.
+    """Create settings from Python values. They are parsed, checked and resolved like values from any other source.
 
     A value may already be typed, a string such as `nnodes="1:4"`, or a `RawValue` with an origin. Settings without a
     value have their defaults.
 
     Raises:
-        ConfigurationError: lists every problem. Unless the value is a `RawValue`, its origin is the setting's name.
+        ConfigurationError: lists every problem. The origin of a value other than a `RawValue` is the setting's name.
     """
     found = {name: raw if isinstance(raw, RawValue) else RawValue(raw, name) for name, raw in values.items()}
     problems = [Problem(name, "unknown setting") for name in found.keys() - SPECS]
@@ -237,7 +239,7 @@ def settings_from(values: Mapping[str, object], backend_named: BackendNamed = la
 
 
 def parse_found(found: Mapping[str, RawValue], specs: Mapping[str, Spec]) -> tuple[dict[str, Any], dict[str, Problem]]:
-    """Return the typed value of every setting (its default if no valid value was found), and the problems."""
+    """Return every setting's typed value, or its default if there is no valid value, and the problems by setting."""
     values: dict[str, Any] = {name: spec.default for name, spec in specs.items()}
     unreadable = {}
     for name, spec in specs.items():

@@ -42,8 +42,8 @@ def resolve(
 ) -> tuple[Settings, dict[str, str]]:
     """Fill in unset settings from a scheduler's variables in `environ`, the backend's defaults, and other settings.
 
-    The result always has a backend. It has a run id, too, except for a multi-node job for which the user has not set
-    one; `broken_rules` reports that case. `new_run_id` is called only for a single node.
+    The resolved settings always include a backend. They lack a run id only if the user has not set one for a multi-node
+    job, which `broken_rules` reports. `new_run_id` is called only for a single-node job.
 
     Raises:
         PluginError: the backend's `defaults` are invalid.
@@ -133,9 +133,10 @@ _OF_BACKENDS = {name for name, spec in SPECS.items() if spec.group in ("nodes", 
 def broken_rules(
     settings: Settings, unreadable: Collection[str], places: Mapping[str, str], record: RendezvousBackendRecord | None
 ) -> list[Problem]:
-    """Return one problem for each violated rule, followed by the problems that the backend reports. Rules that involve
-    an `unreadable` setting are skipped, because they would check its default. `places` maps the flag of each setting
-    that is not a default to the place where its value was set."""
+    """Return the violated rules as problems, followed by the problems that the backend reports.
+
+    Rules that involve an `unreadable` setting are skipped, because they would check the setting's default. `places`
+    maps the flag of each setting that is not a default to the place where its value was set."""
     broken = [
         Problem(origin, message)
         for origin, looks_at, holds, message in _rules(settings, needs_id=record is not None)

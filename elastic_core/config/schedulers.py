@@ -1,10 +1,9 @@
-"""Settings from a scheduler's variables: those of Slurm in the tasks of a step, and those of Kubernetes in the pods of
-an Indexed Job.
+"""Reads settings from the variables that Slurm sets in a step's tasks and Kubernetes sets in an Indexed Job's pods.
 
-These variables override the defaults, but not a config file. They are used only if they are certain to describe this
-job, because a user who types a command on the first node of a four-node allocation may want a single-node job. srun
-sets variables about the step in each of its tasks, and only a multi-node step makes a multi-node job. Ambiguous
-variables are ignored, or reported as an error if the user may have meant a different job from the one that would start.
+These variables override the defaults, but not a config file. They are used only if they certainly describe this job.
+For example, a user who types a command on the first node of a four-node allocation may want a single-node job, so only
+a multi-node srun step makes a multi-node job. Ambiguous variables are ignored, or reported as an error if the user may
+have meant a different job from the one that would start.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _NODES = "SLURM_STEP_NUM_NODES"
 _TASKS = "SLURM_STEP_NUM_TASKS"
 _HETEROGENEOUS = "SLURM_HET_SIZE"
 _NO_STEP = 0xFFFFFFF0
-"""Slurm reserves this step number, and all higher ones, for batch scripts, interactive steps and similar purposes."""
+"""Slurm reserves step numbers from this one upward for batch scripts, interactive steps and similar purposes."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,7 @@ def scheduler_problems(
 ) -> list[Problem]:
     """Return a problem for an ambiguous step, or advice if the step's variables caused one of the `others`.
 
-    `settings` must be the settings before `resolve`, because `resolve` turns a job without an endpoint into a
-    single-node job.
+    Pass the settings from before `resolve`, which turns a job without an endpoint into a single-node job.
     """
     step = None if _alone(settings) else _step(environ)
     if step is None or step.nodes == 1:
@@ -146,8 +144,8 @@ def _step(environ: Mapping[str, str]) -> _Step | None:
 
 
 def _left_over(environ: Mapping[str, str]) -> bool:
-    """Return whether the variables come from a step that called sbatch, which passes them on to the batch job. In a
-    batch script, SLURM_NODELIST lists the batch job's nodes. srun sets both lists to the step's nodes."""
+    """Return whether the variables were inherited from a step that called sbatch. In a batch script, SLURM_NODELIST
+    lists the batch job's nodes, not the inherited step's. In a step, srun sets both lists to the step's nodes."""
     of_step = environ.get("SLURM_STEP_NODELIST")
     return of_step is not None and environ.get("SLURM_NODELIST", of_step) != of_step
 

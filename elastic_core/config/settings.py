@@ -1,7 +1,7 @@
-"""The table of all settings, with each one's type, default, parser, unit, help and names.
+"""The table of all settings: their types, defaults, parsers, units, help texts and names.
 
-The names are torchrun's if torchrun has the setting. A setting's flag, variables, config file key, help, and line in
-the output of `elastic explain` are all derived from its entry here.
+Settings that torchrun also has keep their torchrun names. A setting's entry here determines its flag, variables, config
+file key, help text, and line in the output of `elastic explain`.
 """
 
 # ruff: noqa: RUF009 - `setting` returns a dataclasses.field

@@ -8,7 +8,7 @@ script, even if it looks like a flag; and it starts faster. Dashes and underscor
 The environment contains `ELASTIC_<NAME>`, then `PET_<NAME>`, then torchrun's special variables. An empty variable is
 treated as unset. Other programs also use variables that begin with `ELASTIC_` (`ELASTIC_PASSWORD`, `ELASTIC_NODES`),
 and Kubernetes sets some for services (`ELASTIC_MASTER_PORT=tcp://...`). An unknown variable is therefore never an
-error, but there is a warning if its name resembles that of a setting."""
+error, but if its name resembles that of a setting, the user gets a warning."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _LOOKS_LIKE_FLAG = re.compile(r"-[^\d.]")
 class CommandLine(Findings):
     """A command line's flags and its other words: the script and its arguments, or operands.
 
-    `certain` is false if the parser had to guess where the flags end, because of an unknown flag. `unread` contains the
-    first unknown flag and all words after it, because a plugin may still define that flag.
+    `certain` is false if an unknown flag made the parser guess where the flags end. `unread` contains the first unknown
+    flag, which a plugin may still define, and all words after it.
     """
 
     words: list[str] = field(default_factory=list)
@@ -45,8 +45,8 @@ class CommandLine(Findings):
 
 
 def read_on(line: CommandLine, specs: Mapping[str, Spec], command: str, mixed: bool, whole: bool) -> None:
-    """Process the unread words: all of them if `whole`, otherwise those before the first flag that is not in `specs`.
-    Values remain strings, and errors are added to `line.problems`.
+    """Process the unread words up to the first flag that is not in `specs` or, if `whole`, all of them. Values remain
+    strings. Errors are added to `line.problems`.
 
     The flags end at the first word that is not a flag or, if `mixed`, only at `--`.
     """
@@ -121,7 +121,7 @@ _TYPING_ERROR = 0.8
 
 
 def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> Findings:
-    """Return the settings from the environment, without the fallbacks."""
+    """Return the settings from the environment, except those from other programs' variables (see `fallbacks`)."""
     findings = Findings(from_torchrun(environ, specs))
     for spec in specs.values():
         names = [name for name in spec.own_variables() if environ.get(name)]

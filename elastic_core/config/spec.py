@@ -25,7 +25,7 @@ DEFAULT = "default"
 
 Origins = Mapping[str, str]
 Changes = Mapping[str, tuple[Any, str]]
-"""New values for settings, each with the reason for it, which becomes the value's origin."""
+"""New values by setting, each with a reason, which becomes the value's origin."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Spec:
         aliases: short keys in config files.
         torchrun: whether the setting is also read from `PET_<NAME>`.
         also_reads: torchrun's special variables for the setting, each with a function that converts the variable's
-            string to the setting's string (an empty result leaves the setting unset).
+            string to the setting's string. An empty result leaves the setting unset.
         fallbacks: variables that a config file overrides.
         adds_up: whether the values of repeated flags are combined; otherwise, the last flag wins.
         flag_only: whether the setting has no variables and no config file key.
@@ -65,7 +65,8 @@ class Spec:
 
     @property
     def is_switch(self) -> bool:
-        """Whether the flag needs no value, like `--standalone`, which `--standalone=false` turns off."""
+        """Whether the flag needs no value. For example, `--standalone` is a switch; `--standalone=false` turns it
+        off."""
         return self.parse is parse_boolean
 
     def own_variables(self) -> tuple[str, ...]:
@@ -88,9 +89,8 @@ class RawValue:
 
 @dataclass
 class Findings:
-    """The contents of a source: values by setting, problems with the source itself, the config file (if any), that
-    file's options by backend (only those of the selected backend are used), and the files and variables that were
-    ignored."""
+    """The values and problems found in the sources. `by_backend` contains the config file's options for each backend,
+    of which only those of the selected backend are used. `left_out` lists the files and variables that were ignored."""
 
     found: dict[str, RawValue] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -107,7 +107,7 @@ def setting(
     metavar: str = "",
     **more: Any,
 ) -> D | T:
-    """Declare a field of `Settings`. `more` contains other fields of its `Spec`."""
+    """Declare a field of `Settings`. `more` contains further fields of the setting's `Spec`."""
     metadata = {"spec": Spec("", parse, default, group, help, metavar, **more)}
     if isinstance(default, dict):
         empty: D = field(default_factory=dict, metadata=metadata)  # type: ignore[assignment]

@@ -1,6 +1,6 @@
 """Types and parsers for composite values. The parsers follow the rules that `parsing` describes.
 
-The types are immutable, and the parser of a type also accepts `str(value)`.
+The types are immutable. Each type's parser also accepts `str(value)`.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Std(enum.IntFlag):
 
 @dataclass(frozen=True)
 class StreamMap:
-    """The streams of every local rank. If `named` is empty, all ranks have the streams in `everywhere`. Otherwise, each
-    rank in `named` has the streams listed there, and all other ranks have none.
+    """The output streams selected for each local rank. If `named` is empty, all ranks have the streams in `everywhere`.
+    Otherwise, each rank in `named` has the streams listed there, and all other ranks have none.
 
     `named` is sorted by local rank.
     """
@@ -82,7 +82,7 @@ def is_secret(option: str, declared: Collection[str] = ()) -> bool:
 
 
 def split_commas(text: str) -> list[str]:
-    """Return the non-empty parts of a comma-separated list. `,,` stands for a comma within a part; such pairs are
+    """Return the non-empty parts of a comma-separated list. `,,` stands for a comma within a part. Pairs of commas are
     matched from the left."""
     parts = [""]
     for piece in re.findall(r",,|,|[^,]+", text):
@@ -94,7 +94,7 @@ def split_commas(text: str) -> list[str]:
 
 
 def join_commas(parts: Iterable[str]) -> str:
-    """Join the parts so that `split_commas` returns them again, except for parts that begin with a comma."""
+    """Join the parts into a list that `split_commas` can split again, unless a part begins with a comma."""
     return ",".join(part.replace(",", ",,") for part in parts)
 
 
@@ -109,7 +109,7 @@ def _parts(raw: object, expected: str) -> list[object]:
 
 
 def parse_texts(raw: object) -> tuple[str, ...]:
-    """Parse a comma-separated list of strings, or a Python list of strings, which are not split any further."""
+    """Parse a comma-separated list of strings, or a Python list, whose strings are not split."""
     return tuple(parse_text(part) for part in _parts(raw, "strings separated by commas"))
 
 
@@ -131,7 +131,8 @@ def parse_ranks(raw: object) -> frozenset[int]:
 
 
 def some_of(*names: str) -> Parser[tuple[str, ...]]:
-    """Return a parser for a comma-separated list of one or more of these words. The result has the order of `names`."""
+    """Return a parser for a comma-separated list of one or more of these names. It returns them in the order given
+    here."""
     expected = f"some of {', '.join(names)}, separated by commas"
 
     def parse(raw: object) -> tuple[str, ...]:
@@ -180,7 +181,7 @@ def _streams(text: str, whole: object) -> Std:
 
 
 def parse_options(raw: object) -> dict[str, str]:
-    """Parse `key=value` options: a comma-separated list, several such lists, or a table. The last value of a key
+    """Parse `key=value` options from a comma-separated list, several such lists, or a table. A key's last value
     wins."""
     if isinstance(raw, Mapping):
         return {str(key): _option_text(value) for key, value in raw.items()}
@@ -207,7 +208,7 @@ def _option_text(value: object) -> str:
 
 
 def format_options(options: Mapping[str, str]) -> str:
-    """Format options so that `parse_options` returns them again."""
+    """Format options as a comma-separated list that `parse_options` can parse."""
     return join_commas(f"{key}={value}" for key, value in options.items())
 
 
