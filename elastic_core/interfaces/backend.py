@@ -1,9 +1,8 @@
-"""The interfaces of rendezvous backends, of the key-value store that a round's members share, and of the store server
-that `elastic serve` runs.
+"""Interfaces for rendezvous backends, the store that a round's members share, and the server of `elastic serve`.
 
 A minimal backend stores one small state and implements only `get_state` and `set_state`. With such a backend, the core
 keeps the nodes' entries inside that state and polls the state with backoff. A `RosterBackend` stores each node's entry
-separately, counts heartbeats and pushes changes; only this kind of backend scales to a thousand nodes.
+separately, counts heartbeats and pushes changes. Only this kind of backend scales to a thousand nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Store(Protocol):
     """Maps strings to bytes. Method names and semantics are torch's, so a torch store can be used as a `Store`."""
 
     def get(self, key: str) -> bytes:
-        """Return the key's value. If the key does not exist yet, wait until it exists, up to the store's timeout."""
+        """Return the key's value. If the key does not exist yet, wait for it, up to the store's timeout."""
 
     def set(self, key: str, value: str | bytes) -> None:
         """Write the key's value."""
@@ -70,7 +69,7 @@ class StoreServer(Protocol):
 
 
 Token = Any
-"""Identifies one write of the state. Only the backend that created the token knows its meaning."""
+"""Identifies one write of the state. Only the backend that created a token can interpret it."""
 
 
 class ForeignStateError(RendezvousStateError):
@@ -119,9 +118,9 @@ class Seal(Protocol):
 class RendezvousBackend(abc.ABC):
     """Stores one job's state and updates it by compare-and-swap. Method names and semantics are torch's.
 
-    Every method may raise RendezvousConnectionError (the store is unreachable; the caller may retry) and
-    RendezvousStateError (the store contains a value that this job did not write). If the latter is a ForeignStateError,
-    the nodes can repair the state. Several threads call the methods, but never concurrently.
+    Every method may raise RendezvousConnectionError if the store is unreachable; the caller may retry. Every method may
+    raise RendezvousStateError if the store contains a value that this job did not write. The nodes can repair the state
+    after a ForeignStateError. Several threads call the methods, but never concurrently.
     `elastic_testing.BackendContract` tests these rules.
     """
 
@@ -136,7 +135,7 @@ class RendezvousBackend(abc.ABC):
 
     @abc.abstractmethod
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        """Write `state` if `token` still identifies the last write. If `token` is None, there must be no state yet.
+        """Write `state` if `token` still identifies the last write or, if `token` is None, if there is no state yet.
 
         Returns the current state, its token, and whether this call wrote it. Returns None if the backend does not know
         the current state. Every write has a unique token.
@@ -150,8 +149,8 @@ class Announced:
     Args:
         key: the node's key. Every agent creates a new key when it starts.
         entry: the node's last announced entry.
-        beats: a number that changes with every heartbeat; each observer times the changes on its own clock. It is None
-            if the backend itself drops the entries of failed nodes, for example with a lease.
+        beats: a number that changes with every heartbeat. Each observer times the changes on its own clock. The number
+            is None if the backend itself drops the entries of failed nodes, for example with a lease.
     """
 
     key: str
@@ -189,7 +188,7 @@ class RosterBackend(RendezvousBackend):
 
     @abc.abstractmethod
     def withdraw(self, key: str) -> None:
-        """If the entry for `key` exists, remove it and wake callers of `wait_for_roster`. The entry may belong to this
+        """Remove the entry for `key`, if it exists, and wake callers of `wait_for_roster`. The entry may belong to this
         node or to a node that `roster` returned."""
 
     @abc.abstractmethod
@@ -212,33 +211,34 @@ class RosterBackend(RendezvousBackend):
 
     @abc.abstractmethod
     def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
-        """Block until `token` no longer identifies the state, but for at most `timeout` seconds. If `token` is None,
-        block until a state exists. Returns whether the state has changed. The method may return True although nothing
-        has changed, but it must not miss a change."""
+        """Wait up to `timeout` seconds for a write after the one that `token` identifies or, if `token` is None, for
+        the first write. Returns whether the state has changed. The method may return True although nothing has changed,
+        but it must not miss a change."""
 
     @abc.abstractmethod
     def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
-        """Block until at least `more` entries have been announced or withdrawn since the last `roster` call, but for at
-        most `timeout` seconds. Returns whether the roster has changed. The method may return early, and it may return
-        True although nothing has changed."""
+        """Wait up to `timeout` seconds until at least `more` entries have been announced or withdrawn since the last
+        `roster` call. Returns whether the roster has changed. The method may return early, and it may return True
+        although nothing has changed."""
 
     @property
     def vacant(self) -> bool:
         """Whether this backend knows that the leader has failed and that no other node has replaced it yet. If so, the
-        next node in line immediately becomes leader. A backend that cannot know this returns False, and nodes detect
+        next node in line immediately becomes leader. A backend that cannot know this returns False. Nodes then detect
         the failure when the leader counter stops changing."""
         return False
 
     @property
     def lease_ttl(self) -> Duration | None:
-        """After how many seconds without a heartbeat the backend drops a node's entry, or None if it never does."""
+        """The number of seconds without a heartbeat after which the backend drops a node's entry, or None if it never
+        does."""
         return None
 
     @property
     def grace(self) -> Duration:
-        """How many seconds after the failure timeout a node keeps its workers running while the store does not answer.
-        Use a value above 0 if outages usually affect all nodes, in which case none of them is considered failed. Any
-        thread may read this property, which must not block."""
+        """For how many seconds after the failure timeout a node keeps its workers running while the store does not
+        answer. Use a value above 0 if store outages usually affect all nodes, because no node is then considered
+        failed. Any thread may read this property, which must not block."""
         return 0.0
 
     @property
@@ -248,14 +248,13 @@ class RosterBackend(RendezvousBackend):
 
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
         """Move this process's store and its contents to the first node in `heirs` (a list of node keys) that can host
-        it. Waits for the other nodes to switch to the new host, for at most twice `timeout` seconds. Returns whether
-        another node now hosts the store. By default, the store cannot be moved."""
+        it. Waits up to twice `timeout` seconds for the other nodes to switch to the new host. Returns whether another
+        node now hosts the store. By default, the store cannot be moved."""
         return False
 
     def store_members(self) -> Sequence[str]:
-        """If the job runs its own store cluster, return the status of each cluster member, such as `node0:2379 leads`;
-        otherwise, return an empty sequence. `elastic status` calls this method, which may take at most a few
-        seconds."""
+        """Return the status of each member of the job's own store cluster, such as `node0:2379 leads`. Without such a
+        cluster, the result is empty. `elastic status` calls this method, which may take at most a few seconds."""
         return ()
 
     @abc.abstractmethod
@@ -285,10 +284,12 @@ class RoundStores(abc.ABC):
 
     @abc.abstractmethod
     def open(self, name: str, host: RendezvousStoreInfo, is_host: bool) -> Store:
-        """Open the round's store. `host` is the address of the workers' store. If this node is rank 0 (`is_host`), that
-        address is this node's own reservation. `name` is the round's number, a hyphen, and a URL-quoted id. It is
-        unique even if the rendezvous store has lost its data and round numbers start over. Raises ConfigurationError if
-        this process cannot open as many files as the store needs."""
+        """Open the round's store.
+
+        `name` is the round's number, a hyphen, and a URL-quoted id. Names are unique even if the rendezvous store has
+        lost its data and round numbers start over. `host` is the address of the workers' store; on rank 0 (`is_host`),
+        it is this node's own reservation. Raises ConfigurationError if this process cannot open as many files as the
+        store needs."""
 
     @abc.abstractmethod
     def release(self) -> None:

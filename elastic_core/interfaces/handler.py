@@ -153,13 +153,13 @@ class RendezvousInfo:
     """One node's view of a round.
 
     Args:
-        store: the round's store, which is empty when the round forms, and usable until the next call to
-            `next_rendezvous` or `shutdown`. It is a `torch.distributed.Store` with the c10d and static backends, and
-            with etcd if torch has already been imported when the round forms.
+        store: the round's store. It is empty when the round forms, and usable until the next call to `next_rendezvous`
+            or `shutdown`. With the c10d and static backends, it is a `torch.distributed.Store`. With etcd, it is one
+            only if torch has already been imported when the round forms.
         rank: this node's rank.
         world_size: the number of nodes.
-        formed: the description of the round on which all members agree. It is None for handlers that do not provide it,
-            such as those written for torchrun.
+        formed: the description of the round on which all members agree; None for handlers that do not provide one, such
+            as those written for torchrun.
     """
 
     store: Store
@@ -219,8 +219,8 @@ class Verdict:
 
 
 class RendezvousHandler(abc.ABC):
-    """The agent's side of a rendezvous. The agent's thread calls all methods except two: a helper thread calls
-    `next_rendezvous`, so that the agent stays responsive to signals, and any thread may call `shutdown`."""
+    """The agent's side of a rendezvous. The agent's thread calls all methods except two. A helper thread calls
+    `next_rendezvous`, so that the agent stays responsive to signals. Any thread may call `shutdown`."""
 
     @abc.abstractmethod
     def get_backend(self) -> str:
@@ -276,7 +276,7 @@ class RendezvousHandler(abc.ABC):
 
 
 class RoundHandler(RendezvousHandler):
-    """A handler that also tracks the current round: it notifies the agent when the round ends, and counts the job's
+    """A handler that also tracks the current round. It notifies the agent when the round ends, and counts the job's
     restarts across all nodes.
 
     After a FENCED round, the agent calls `next_rendezvous` again. This call waits for the store for at most as long as
@@ -300,14 +300,14 @@ class RoundHandler(RendezvousHandler):
         return not self.hosts_store
 
     def hurry(self) -> None:
-        """Make `shutdown` return without waiting for other nodes or moving the store, because the user insists on
+        """Make `shutdown` return without waiting for other nodes or moving the store. Called if the user insists on
         exiting immediately."""
 
     @property
     def lifeline(self) -> int:
-        """The descriptor of a socket, or -1 if there is none. When the socket closes, the other nodes learn that this
-        agent has ended. The guardian, which ends the workers if the agent is killed, keeps a copy of the descriptor
-        open until the workers have ended."""
+        """The descriptor of the lifeline socket, or -1 if there is none. When the socket closes, the other nodes learn
+        that this agent has ended. If the agent is killed, the guardian ends the workers. It keeps a copy of the
+        descriptor open until the workers have ended."""
         return -1
 
     def introduce(self, role: str, local_world_size: int, max_restarts: int, stop_timeout: Duration) -> None:
@@ -341,14 +341,13 @@ class RoundHandler(RendezvousHandler):
 
     def stop_by(self) -> Instant | None:
         """Return the deadline for stopping the workers of an ended round. After this deadline, the other nodes may form
-        a round without this node; if they have already done so, the deadline has passed. Every response from the store
-        may change the deadline. None (the default) means that the other nodes wait for this node for as long as it
-        takes."""
+        a round without this node. If they have already done so, the deadline has passed. Every response from the store
+        may change the deadline. None (the default) means that the other nodes wait indefinitely for this node."""
         return None
 
     def unfinished(self) -> Sequence[int] | None:
-        """Return the group ranks of the round's members whose workers have not succeeded. After the round's end, all
-        members must get the same ranks. None (the default) means that this is unknown."""
+        """Return the group ranks of the round's members whose workers have not succeeded. Once the round has ended, all
+        members must get the same ranks. None (the default) means that they are unknown."""
         return None
 
     def report_stop(self, stop: StopStatus) -> None:
@@ -358,8 +357,8 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
-        """Report this node's failed workers, which ends the round for all nodes. If no restarts are left, or a restart
-        cannot help, the job is closed, and `next_rendezvous` raises RendezvousClosedError.
+        """Report this node's failed workers, and thereby end the round for all nodes. If no restarts are left, or a
+        restart cannot help, the job is closed, and `next_rendezvous` raises RendezvousClosedError.
 
         The agent calls this method as soon as it notices an exit, and again with all details after the workers have
         stopped. The second report replaces the first. The method may also be called after the round has ended."""
@@ -371,9 +370,9 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def leave(self, reason: str, timeout: Duration) -> bool:
-        """Announce that this node is leaving, and return whether the announcement has been written to the store. Blocks
-        for at most `timeout` seconds. The other nodes form a round without this node once `shutdown` has announced that
-        its workers have stopped. The rendezvous stays open."""
+        """Announce that this node is leaving. Returns whether the announcement has been written to the store. Blocks
+        for at most `timeout` seconds. The rendezvous stays open. The other nodes form a round without this node once
+        `shutdown` has announced that its workers have stopped."""
 
     @abc.abstractmethod
     def progress(self) -> str:

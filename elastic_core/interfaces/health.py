@@ -33,8 +33,8 @@ class AgentPhase(str, enum.Enum):
 
 
 class CheckLevel(str, enum.Enum):
-    """The severity of a finding. WARNING: a run would start, but may have problems. FAILURE: a run would not work on
-    this machine."""
+    """The severity of a finding. With WARNING, a run would start, but may have problems. With FAILURE, a run would not
+    work on this machine."""
 
     OK = "ok"
     WARNING = "warning"
@@ -56,8 +56,8 @@ class CheckResult:
 
 
 class CheckMoment(str, enum.Enum):
-    """When a health check runs. BEFORE_RUN: in `elastic doctor`. RUNNING: while a job is running, whenever a client
-    queries the agent's health endpoint, but at most once a minute."""
+    """When a health check runs. BEFORE_RUN checks run in `elastic doctor`. RUNNING checks run during a job when a
+    client queries the agent's health endpoint, but at most once a minute."""
 
     BEFORE_RUN = "before a run"
     RUNNING = "running"
@@ -132,7 +132,7 @@ class RoundStatus:
 
 @dataclass(frozen=True)
 class Recovery:
-    """The replacement of one round by the next. The four durations are in seconds, and each begins when the previous
+    """How one round was replaced by the next. The four durations are in seconds, and each begins when the previous
     one ends.
 
     Args:
@@ -222,19 +222,19 @@ class AgentView(Protocol):
     """A health endpoint's view of the agent. Any thread may call the methods; none of them blocks."""
 
     def alive_at(self) -> float:
-        """Return the time at which the agent's event loop was last known to be alive, in seconds since the epoch. This
-        is the current time while the loop is waiting for events."""
+        """Return the time at which the agent's event loop was last known to be alive, in seconds since the epoch. While
+        the loop is waiting for events, this is the current time."""
 
     def watchdog_fault(self) -> str:
-        """Return why the configured watchdog is not watching the workers, or an empty string if it is watching them or
-        no watchdog is configured."""
+        """Return why the configured watchdog is not watching the workers. The result is empty if the watchdog is
+        watching them, or if none is configured."""
 
     def template_pid(self) -> int | None:
         """Return the id of the process from which `--warm-start` forks workers, or None while there is no such
         process."""
 
     def not_signed(self) -> int:
-        """Return the number of places in the rendezvous store at which a value without a valid signature was found."""
+        """Return the number of locations in the rendezvous store at which a value had no valid signature."""
 
     def checks(self) -> Sequence[CheckStatus]:
         """Return the last results of the plugins' health checks. Checks whose results are older than a minute are run

@@ -1,5 +1,4 @@
-"""Descriptions of nodes, rounds and their members, and notices that a node will have to leave the job, for example
-because its machine is reclaimed."""
+"""Descriptions of nodes, rounds and their members, and notices that a node must leave the job."""
 
 from __future__ import annotations
 
@@ -44,8 +43,8 @@ class Node:
 
 
 class Member(NamedTuple):
-    """A node that takes part in a round. Its group rank is its position among the round's members. Members are tuples,
-    which are cheap, because every node creates a `Member` for each node of the job."""
+    """A node that takes part in a round. Its group rank is its position among the round's members. Members are tuples
+    because every node creates one for each node of the job, and tuples are cheap to create."""
 
     node: str
     host: str
@@ -88,9 +87,9 @@ class Candidate:
 
 
 RankPolicy = Callable[[Sequence[Candidate]], Sequence[Candidate]]
-"""Determines the order of the next round's nodes, and thereby their group ranks. It receives the nodes in the default
-order and returns the same objects in the new order. It must be a function without side effects. Only one node calls it
-for each round, from any thread."""
+"""A function that orders the next round's nodes, and thereby determines their group ranks. It receives the nodes in the
+default order and returns the same objects in the new order. It must not have side effects. For each round, only one
+node calls the function, from any thread."""
 
 
 def generated_name(host: str) -> str:
@@ -104,8 +103,8 @@ class Notice:
 
     Args:
         reason: why the node must leave, in a few words for users.
-        at: the time by which the node must have left, in seconds since the epoch. If it is None or in the past, the
-            node leaves immediately, and its workers get their full time to stop.
+        at: the time by which the node must have left, in seconds since the epoch. If the time is None or in the past,
+            the node leaves immediately, and its workers get their full time to stop.
 
     Raises:
         ValueError: the reason is empty, or the time is not a finite number.
@@ -122,8 +121,8 @@ class Notice:
 
 
 Pause = Callable[["Duration"], bool]
-"""Waits for the given number of seconds. When the agent ends, the function returns false immediately, and its caller
-must then return as well."""
+"""A function that waits for the given number of seconds. When the agent ends, the function immediately returns false,
+and its caller must return as well."""
 
 Notices = Iterator[Notice | None]
 """The notices from one source. Each notice replaces the source's previous notice, and None withdraws that notice."""

@@ -1,5 +1,4 @@
-"""The facts that the agent reports to observers. They are frozen records with names in the past tense, from which their
-hooks' names follow."""
+"""The facts that the agent reports to observers, as frozen records. Each fact's hook is named after its record."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoundFormed:
-    """This node is a member of a new round, after waiting `seconds` seconds for the round to form. `formed` lists all
-    members, and is omitted from reports because it may be long."""
+    """This node is a member of a new round, for which it waited `seconds` seconds. `formed` describes the round with
+    all its members. Reports omit `formed` because it may be long."""
 
     run_id: str
     round: int
@@ -90,8 +89,8 @@ class PhaseChanged:
     """The agent's phase, the reason for it, or `stop` has changed. `reason` may be empty. `stop` shows which workers
     have saved, if workers save before a stop.
 
-    `at` is the time of the change, and `sign` is the time of the first sign of its reason, if that was earlier. Both
-    times are on the monotonic clock."""
+    `at` is the time of the change. `sign` is the time of the first sign of the change's reason, if that was earlier.
+    Both times are on the monotonic clock."""
 
     run_id: str
     phase: AgentPhase

@@ -1,5 +1,4 @@
-"""The agent's interfaces to its workers, to the starters that start them, and to the watchdogs that detect hung
-workers."""
+"""The agent's interfaces to its workers, the starters that start them, and the watchdogs that detect hung workers."""
 
 from __future__ import annotations
 
@@ -75,8 +74,8 @@ class WorkerSample:
 
 @dataclass(frozen=True)
 class Leftover:
-    """A remaining process: a worker, or a process that a worker started. `state` is the kernel's one-letter process
-    state, and `waits_in` is the kernel function in which the process sleeps (empty if unknown)."""
+    """A worker, or a process started by a worker, that still exists. `state` is the kernel's one-letter process state.
+    `waits_in` is the kernel function in which the process sleeps, or an empty string if unknown."""
 
     pid: int
     state: str
@@ -132,12 +131,12 @@ class Child(Protocol):
 
 
 class Starter(Protocol):
-    """Starts workers, one at a time, in one thread. A starter may have a `close` method, which is called once, after
-    all workers have ended, and must release the starter's resources within bounded time."""
+    """Starts workers, one at a time, in one thread. A starter may have a `close` method, which must release the
+    starter's resources within bounded time. The method is called once, after all workers have ended."""
 
     def start(self, launch: Launch) -> Child:
-        """Start one worker in a new session (`setsid`), with default signal handlers. Of the agent's file descriptors,
-        the worker must keep only those in `launch`.
+        """Start one worker in a new session (`setsid`), with default signal handlers. The worker must keep only those
+        of the agent's file descriptors that are listed in `launch`.
 
         Raises:
             ConfigurationError: this starter cannot run the work.
@@ -158,7 +157,7 @@ class WorkerProcesses(Protocol):
         Returns the process ids by local rank."""
 
     def sentinels(self) -> Collection[int]:
-        """Return file descriptors, one of which becomes readable when a worker has ended or `reap` has other work to
+        """Return file descriptors. One of them becomes readable when a worker has ended or `reap` has other work to
         do."""
 
     def reap(self) -> list[WorkerExit]:
@@ -213,7 +212,7 @@ class WorkerProcesses(Protocol):
         """Return this round's remaining processes, including descendants of ended workers."""
 
     def leftover_sentinels(self) -> Collection[int]:
-        """Return descriptors, one of which becomes readable when a leftover process has ended. The result is empty if
+        """Return descriptors. One of them becomes readable when a leftover process has ended. The result is empty if
         the platform cannot provide such descriptors."""
 
     def drain(self) -> int | None:
@@ -294,17 +293,17 @@ class Watchdog(abc.ABC):
         """Return the environment variables through which workers find this watchdog. Called before every round."""
 
     def round_started(self, workers: Sequence[WatchedWorker]) -> None:  # noqa: B027 - timers need not know
-        """Handle a new round, whose workers have started. The workers of earlier rounds have ended. Called once per
-        round, after `start`. The agent's thread makes the call, so the method must not block. An exception is only
-        logged (`plugin failed`). This method is optional: a watchdog based on timers learns about workers from their
-        requests.
+        """Handle a new round after its workers have started. All workers of earlier rounds have ended. The agent's
+        thread calls this method once per round, after `start`. The method must not block, and an exception is only
+        logged (`plugin failed`). Implementing the method is optional: a watchdog based on timers learns about workers
+        from their requests.
 
         Args:
             workers: this node's workers, in the order of their local ranks.
         """
 
     def fault(self) -> str:
-        """Return why a watchdog that has been started is not working, or an empty string if it is working. Any thread
+        """Return why the started watchdog is not working, or an empty string if it is working. Any thread
         may call this method, which must not block."""
         return ""
 

@@ -41,11 +41,12 @@ def drain(
     pause: Callable[[Duration], object] | None = None,
     deadline: Duration | None = None,
 ) -> None:
-    """Ask the node that matches `word` to leave.
+    """Ask the node that matches `word` to leave the job, and wait until it has left.
 
     Args:
-        timeout: how many seconds to wait for the node to leave; with 0, return immediately.
-        deadline: how many seconds the node's workers get until SIGKILL, capped at the shutdown timeout (the default).
+        timeout: how many seconds to wait for the node to leave; 0 disables the wait.
+        deadline: how many seconds the node's workers get before SIGKILL; at most the shutdown timeout, which is the
+            default.
         tell: receives lines to print.
 
     Raises:
@@ -77,8 +78,9 @@ def stop(
     pause: Callable[[Duration], object] | None = None,
     deadline: Duration | None = None,
 ) -> None:
-    """Ask all nodes of the job to leave. For the arguments and errors, see `drain`. If the store stops together with
-    its host, the function stops waiting, because it can no longer observe the remaining nodes."""
+    """Ask all nodes to leave the job, and wait until they have left. For the arguments and errors, see `drain`. The
+    wait also ends if the store's host takes the store down, because the remaining nodes can then no longer be
+    observed."""
     with observed(settings, manager, ANSWER, clock, pause) as (watcher, job):
         nodes = alive(job.roster, job.state or State())
         if not nodes:
@@ -175,9 +177,9 @@ def departure(node: Entry, job: JobObservation) -> str | None:
 
 
 def _gone(watcher: Watcher, job: JobObservation, node: Entry, ended: threading.Event, timeout: Duration) -> str:
-    """Wait until the node has left, and return how it left. If the node hosts the job's store, the store may stop
-    first. `ended` then shows whether the node's agent has ended. Raises RendezvousTimeoutError if the node does not
-    leave in time, and RendezvousConnectionError if the store fails first."""
+    """Wait until the node has left, and return a description of how it left. If the node hosts the job's store, the
+    store may stop first. In that case, `ended` shows whether the node's agent has ended. Raises RendezvousTimeoutError
+    if the node does not leave in time, and RendezvousConnectionError if the store fails first."""
     until = later(watcher.clock.now(), timeout)
     while (how := departure(node, job)) is None:
         if watcher.clock.now() >= until:

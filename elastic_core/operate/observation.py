@@ -1,4 +1,4 @@
-"""Observes a job from outside, without writing to its store, and measures all times on the observer's clock.
+"""Observes a job from outside, without writing to its store. All times are on the observer's clock.
 
 A watcher reads the store repeatedly until it has seen a heartbeat from every node or its deadline has passed.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.seal import HmacSeal
 
 GRACE: Duration = 2.0
-"""Seconds added to each time limit, so that the backend can first raise its own, more precise error."""
+"""Seconds added to each time limit, to let the backend raise its own, more precise error first."""
 _LOOKS_PER_INTERVAL = 5
 _FOR_ONE_BEAT = 1.5  # intervals
 
@@ -44,11 +44,11 @@ class HeartbeatState:
     """The state of a node's heartbeat.
 
     Args:
-        age: seconds since the last heartbeat was seen or, if none has been seen, since the watcher started. None if the
-            store shows no heartbeats, because it drops the entries of failed nodes itself.
+        age: seconds since the last observed heartbeat, or since the watcher started if none has been observed. None if
+            the store shows no heartbeats, because it drops the entries of failed nodes itself.
         seen: whether a heartbeat has been seen.
-        late: whether the node is considered failed: its heartbeat timed out, or the job has recorded it as lost and no
-            heartbeat has been seen.
+        late: whether the node is considered failed. Either its heartbeat has timed out, or the job has recorded it as
+            lost and no heartbeat has been seen.
     """
 
     age: Duration | None = None
@@ -65,7 +65,7 @@ class JobObservation:
         now: when it last read the store.
         nodes: the nodes' registrations in the store, with their heartbeat counters.
         state: the job's state, or None if no job has written one.
-        first: the first observed value of each counter.
+        first: the first observed value of each heartbeat counter, by the node's key.
         not_signed: how many values in the store are not signed with the job's secret.
     """
 
@@ -113,7 +113,7 @@ class JobObservation:
         return frozenset((*state.gone, *behind))
 
     def beat(self, key: str) -> HeartbeatState:
-        """Return the heartbeat of one entry."""
+        """Return the state of a node's heartbeat. `key` is the key of the node's entry."""
         counter = self.nodes.counters.get(key)
         if counter is None:
             return HeartbeatState()
@@ -123,7 +123,7 @@ class JobObservation:
 
     @property
     def roster(self) -> Roster:
-        """The roster as the nodes' own policy would see it."""
+        """The observed nodes, in the form that the nodes themselves use to decide which of them are alive."""
         return tuple(ObservedEntry(entry, self.beat(entry.key).late, self.since) for entry in self.entries)
 
     @property
@@ -145,8 +145,8 @@ class JobObservation:
 
     @property
     def deadline(self) -> Instant:
-        """The time at which to stop waiting for heartbeats. The watcher waits for the failure timeout or, if the job
-        has already recorded all silent nodes as lost, for one and a half heartbeat intervals."""
+        """The time at which to stop waiting for heartbeats. The watcher waits for the failure timeout. If the job has
+        already recorded all silent nodes as lost, one and a half heartbeat intervals are enough."""
         return later(self.since, self.longest if self.silent - self.past else _FOR_ONE_BEAT * self.nodes.interval)
 
 

@@ -41,8 +41,8 @@ def serve(server: StoreServer) -> None:
 
 @contextlib.contextmanager
 def _noting() -> Iterator[int]:
-    """Yield a file descriptor from which the numbers of received signals can be read, one byte each. A Python signal
-    handler would not run while the main thread is waiting."""
+    """Yield a file descriptor that delivers the number of each received signal as one byte. A Python signal handler
+    would not run while the main thread is waiting."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = {number: signal.signal(number, _ignore) for number in _ENDING}

@@ -1,4 +1,4 @@
-"""A snapshot of a job: the nodes in the round, and each node's standing. The functions have no side effects."""
+"""Snapshots of a job, with the nodes in the round and each node's standing. The functions have no side effects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Phase(str, enum.Enum):
-    """The job's phase. GATHERING: no round is running, and the next round has not formed yet."""
+    """The job's phase. GATHERING means that no round is running and the next one has not formed yet."""
 
     GATHERING = "gathering"
     RUNNING = "running"
@@ -52,10 +52,11 @@ class NodeStanding(str, enum.Enum):
 
 @dataclass(frozen=True)
 class NodeView:
-    """One node in a snapshot. `rank` is the node's group rank in the last round, or None if it is not a member. `about`
-    describes the node, as it did when the round formed or, for other nodes, as it does now. `note` is the reason why
-    the node was refused. `stop` lists which of the node's workers have saved, if its workers are stopping at a common
-    step."""
+    """One node in a snapshot.
+
+    `rank` is a member's group rank in the last round, or None for other nodes. `about` describes a member as of the
+    time when the round formed, and any other node as of now. `note` is the reason why the node was refused. While the
+    node's workers are stopping at a common step, `stop` lists which of them have saved."""
 
     rank: int | None
     key: str
@@ -159,8 +160,8 @@ def _of_other(entry: Entry, state: State, beat: HeartbeatState, nodes: NodeRange
 
 
 def _missing(views: list[NodeView], job: JobObservation, state: State) -> tuple[str, ...]:
-    """Return the names of missing nodes. Names are compared because a restarted node has a new key. A lost node's entry
-    is soon dropped from the store. After that, only the record of the last round's end contains its name."""
+    """Return the names of missing nodes. Names are compared, because a restarted node has a new key. The last round's
+    end is also checked, because the store soon drops a lost node's entry."""
     present = {entry.node for entry in alive(job.roster, state)}
     absent = [view for view in views if view.standing in (NodeStanding.GONE, NodeStanding.LATE)]
     names = [view.about.node for view in absent if view.key not in state.draining]

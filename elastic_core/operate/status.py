@@ -37,7 +37,7 @@ def status(
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
 ) -> Snapshot:
-    """Return a snapshot of the job. Takes the same arguments, and raises the same errors, as `observed`."""
+    """Observe the job and return a snapshot of it. For the arguments and errors, see `observed`."""
     with observed(settings, manager, timeout, clock, pause) as (watcher, job):
         return snapshot_of(job, settings, tuple(watcher.backend.store_members()))
 

@@ -1,4 +1,4 @@
-"""The job on which a command operates: its settings and its opened backend."""
+"""Resolves the settings and opens the backend of the job on which a command operates."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ def settings_of_job(values: Mapping[str, Any], manager: PluginManager) -> Settin
 def opened(
     settings: Settings, manager: PluginManager, patience: Duration
 ) -> Iterator[tuple[RosterBackend, HmacSeal, RendezvousParameters]]:
-    """Yield the job's backend, which is closed on exit, the seal for its values, and the parameters with which it was
-    opened. `patience` is how many seconds connecting may take. As on the nodes, a backend that has only `get_state` and
-    `set_state` is wrapped in one that has a roster.
+    """Open the job's backend, and close it on exit. Yields the backend, the seal for its values, and its parameters.
+
+    Connecting may take up to `patience` seconds. As on the nodes, a backend that has only `get_state` and `set_state`
+    is wrapped in one that has a roster.
 
     Raises:
         ConfigurationError: the backend is not installed or cannot be observed from outside, an option is invalid, or
