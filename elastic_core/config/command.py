@@ -28,8 +28,7 @@ class Command:
     Args:
         name: the word after `elastic`.
         about: the beginning of the help text.
-        shared: settings of `run` that the command also accepts, with their help texts; an empty text means that of
-            `run`.
+        shared: settings of `run` that the command also accepts, with help texts (empty for the same text as in `run`).
         own: the command's own flags, which have no variables or config file keys.
         operands: names of the required positional arguments.
         example: a complete command line for the help text.
@@ -77,8 +76,8 @@ class CommandReading:
 
 
 def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:
-    """Return the `Command` for a plugin's record. The command also accepts `added`, the plugin's options for `elastic
-    run`. Raises PluginError if the record names an unknown setting."""
+    """Return the `Command` for a plugin's record. The command also accepts `added`, the plugin's options for `run`.
+    Raises PluginError if the record names an unknown setting."""
     if unknown := [name for name in record.settings if name not in SPECS]:
         message = f"the plugin's command {record.name!r} asks for unknown settings: {', '.join(unknown)}"
         raise PluginError(Problem(f"elastic {record.name}", message))

@@ -43,7 +43,7 @@ def resolve(
     """Fill in unset settings from a scheduler's variables in `environ`, the backend's defaults, and other settings.
 
     The resolved settings always include a backend. They lack a run id only if the user has not set one for a multi-node
-    job, which `broken_rules` reports. `new_run_id` is called only for a single-node job.
+    job; `broken_rules` reports that case. `new_run_id` is called only for a single-node job.
 
     Raises:
         PluginError: the backend's `defaults` are invalid.

@@ -65,8 +65,7 @@ class Spec:
 
     @property
     def is_switch(self) -> bool:
-        """Whether the flag needs no value. For example, `--standalone` is a switch; `--standalone=false` turns it
-        off."""
+        """Whether the flag needs no value. `--standalone` is such a switch, and `--standalone=false` turns it off."""
         return self.parse is parse_boolean
 
     def own_variables(self) -> tuple[str, ...]:

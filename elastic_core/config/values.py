@@ -131,8 +131,7 @@ def parse_ranks(raw: object) -> frozenset[int]:
 
 
 def some_of(*names: str) -> Parser[tuple[str, ...]]:
-    """Return a parser for a comma-separated list of one or more of these names. It returns them in the order given
-    here."""
+    """Return a parser for a comma-separated list of one or more of `names`. Its results follow the order of `names`."""
     expected = f"some of {', '.join(names)}, separated by commas"
 
     def parse(raw: object) -> tuple[str, ...]:
@@ -181,8 +180,7 @@ def _streams(text: str, whole: object) -> Std:
 
 
 def parse_options(raw: object) -> dict[str, str]:
-    """Parse `key=value` options from a comma-separated list, several such lists, or a table. A key's last value
-    wins."""
+    """Parse `key=value` options: one or more comma-separated lists, or a table. A key's last value wins."""
     if isinstance(raw, Mapping):
         return {str(key): _option_text(value) for key, value in raw.items()}
     options: dict[str, str] = {}

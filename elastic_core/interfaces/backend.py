@@ -73,7 +73,7 @@ Token = Any
 
 
 class ForeignStateError(RendezvousStateError):
-    """The state's key contains a value that this job's nodes did not write.
+    """The state's key contains a value that this node does not recognize as the job's state.
 
     Args:
         token: the token with which `set_state` can replace the value.
@@ -135,7 +135,7 @@ class RendezvousBackend(abc.ABC):
 
     @abc.abstractmethod
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        """Write `state` if `token` still identifies the last write or, if `token` is None, if there is no state yet.
+        """Write `state` if `token` still identifies the last write, or if `token` is None and there is no state yet.
 
         Returns the current state, its token, and whether this call wrote it. Returns None if the backend does not know
         the current state. Every write has a unique token.
@@ -172,7 +172,7 @@ class RosterBackend(RendezvousBackend):
     def sign_with(self, seal: Seal) -> bool:
         """Accept the job's seal. Called once if the job has a secret, before any other method except `close`.
 
-        Return True if the backend itself signs each value that it writes. The backend must then ignore unsigned values,
+        Return True if the backend itself signs each value that it writes. Such a backend must ignore unsigned values,
         and raise ForeignStateError for an unsigned state. If the method returns False, the core signs the state and the
         entries.
         """
@@ -230,8 +230,7 @@ class RosterBackend(RendezvousBackend):
 
     @property
     def lease_ttl(self) -> Duration | None:
-        """The number of seconds without a heartbeat after which the backend drops a node's entry, or None if it never
-        does."""
+        """Seconds without a heartbeat after which the backend drops a node's entry; None if it never does so."""
         return None
 
     @property
@@ -243,7 +242,7 @@ class RosterBackend(RendezvousBackend):
 
     @property
     def hosts_store(self) -> bool:
-        """Whether this process hosts the store, so that this node should leave last."""
+        """Whether this process hosts the store. If so, this node should leave last."""
         return False
 
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
@@ -286,10 +285,15 @@ class RoundStores(abc.ABC):
     def open(self, name: str, host: RendezvousStoreInfo, is_host: bool) -> Store:
         """Open the round's store.
 
-        `name` is the round's number, a hyphen, and a URL-quoted id. Names are unique even if the rendezvous store has
-        lost its data and round numbers start over. `host` is the address of the workers' store; on rank 0 (`is_host`),
-        it is this node's own reservation. Raises ConfigurationError if this process cannot open as many files as the
-        store needs."""
+        Args:
+            name: the round's number, a hyphen, and a URL-quoted id. Names are unique even if the rendezvous store has
+                lost its data and round numbers start over.
+            host: the address of the workers' store; on rank 0, this node's own reservation.
+            is_host: whether this node is rank 0.
+
+        Raises:
+            ConfigurationError: this process cannot open as many files as the store needs.
+        """
 
     @abc.abstractmethod
     def release(self) -> None:

@@ -306,7 +306,7 @@ class RoundHandler(RendezvousHandler):
     @property
     def lifeline(self) -> int:
         """The descriptor of the lifeline socket, or -1 if there is none. When the socket closes, the other nodes learn
-        that this agent has ended. If the agent is killed, the guardian ends the workers. It keeps a copy of the
+        that this agent has ended. The guardian, which ends the workers of a killed agent, keeps a copy of the
         descriptor open until the workers have ended."""
         return -1
 

@@ -33,8 +33,8 @@ class AgentPhase(str, enum.Enum):
 
 
 class CheckLevel(str, enum.Enum):
-    """The severity of a finding. With WARNING, a run would start, but may have problems. With FAILURE, a run would not
-    work on this machine."""
+    """The severity of a finding. WARNING means that a run would start but may have problems. FAILURE means that a run
+    would not work on this machine."""
 
     OK = "ok"
     WARNING = "warning"

@@ -74,8 +74,8 @@ class WorkerSample:
 
 @dataclass(frozen=True)
 class Leftover:
-    """A worker, or a process started by a worker, that still exists. `state` is the kernel's one-letter process state.
-    `waits_in` is the kernel function in which the process sleeps, or an empty string if unknown."""
+    """A remaining process, either a worker or a process that a worker started. `state` is the kernel's one-letter
+    process state. `waits_in` is the kernel function in which the process sleeps, or an empty string if unknown."""
 
     pid: int
     state: str
@@ -157,8 +157,7 @@ class WorkerProcesses(Protocol):
         Returns the process ids by local rank."""
 
     def sentinels(self) -> Collection[int]:
-        """Return file descriptors. One of them becomes readable when a worker has ended or `reap` has other work to
-        do."""
+        """Return file descriptors. One becomes readable when a worker has ended or `reap` has other work to do."""
 
     def reap(self) -> list[WorkerExit]:
         """Return the exits since the last call, in their most likely order. Does not block."""
@@ -197,8 +196,9 @@ class WorkerProcesses(Protocol):
         """Return one sample for each running worker."""
 
     def kill(self, pid: int, reason: str, ask: bool = True) -> int | None:
-        """Send SIGKILL to a hung worker and to the processes that it started, except helpers (see `kill_workers`), and
-        record its failure with `reason`. The worker may survive for a moment, or forever if it hangs in the kernel.
+        """Kill a hung worker, and record its failure with `reason`. SIGKILL is sent to the worker and to the processes
+        that it started, except helpers (see `kill_workers`). The worker may survive for a moment, or forever if it
+        hangs in the kernel.
 
         Args:
             pid: the worker's process id, or that of another process in its session.
@@ -295,16 +295,16 @@ class Watchdog(abc.ABC):
     def round_started(self, workers: Sequence[WatchedWorker]) -> None:  # noqa: B027 - timers need not know
         """Handle a new round after its workers have started. All workers of earlier rounds have ended. The agent's
         thread calls this method once per round, after `start`. The method must not block, and an exception is only
-        logged (`plugin failed`). Implementing the method is optional: a watchdog based on timers learns about workers
-        from their requests.
+        logged (`plugin failed`). A watchdog based on timers need not override the method, because it learns about
+        workers from their requests.
 
         Args:
             workers: this node's workers, in the order of their local ranks.
         """
 
     def fault(self) -> str:
-        """Return why the started watchdog is not working, or an empty string if it is working. Any thread
-        may call this method, which must not block."""
+        """Return why the started watchdog is not working, or an empty string if it is working. Any thread may call this
+        method, which must not block."""
         return ""
 
     def scratch(self) -> Sequence[str]:

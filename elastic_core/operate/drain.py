@@ -45,8 +45,8 @@ def drain(
 
     Args:
         timeout: how many seconds to wait for the node to leave; 0 disables the wait.
-        deadline: how many seconds the node's workers get before SIGKILL; at most the shutdown timeout, which is the
-            default.
+        deadline: how many seconds the node's workers get before SIGKILL (at most, and by default, the shutdown
+            timeout).
         tell: receives lines to print.
 
     Raises:
@@ -79,8 +79,7 @@ def stop(
     deadline: Duration | None = None,
 ) -> None:
     """Ask all nodes to leave the job, and wait until they have left. For the arguments and errors, see `drain`. The
-    wait also ends if the store's host takes the store down, because the remaining nodes can then no longer be
-    observed."""
+    wait also ends if the store stops with its host, because the remaining nodes can no longer be observed."""
     with observed(settings, manager, ANSWER, clock, pause) as (watcher, job):
         nodes = alive(job.roster, job.state or State())
         if not nodes:

@@ -113,7 +113,7 @@ class JobObservation:
         return frozenset((*state.gone, *behind))
 
     def beat(self, key: str) -> HeartbeatState:
-        """Return the state of a node's heartbeat. `key` is the key of the node's entry."""
+        """Return the heartbeat state of the node with this entry key."""
         counter = self.nodes.counters.get(key)
         if counter is None:
             return HeartbeatState()
@@ -146,7 +146,7 @@ class JobObservation:
     @property
     def deadline(self) -> Instant:
         """The time at which to stop waiting for heartbeats. The watcher waits for the failure timeout. If the job has
-        already recorded all silent nodes as lost, one and a half heartbeat intervals are enough."""
+        already recorded all silent nodes as lost, the wait is only one and a half heartbeat intervals."""
         return later(self.since, self.longest if self.silent - self.past else _FOR_ONE_BEAT * self.nodes.interval)
 
 

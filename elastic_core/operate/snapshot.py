@@ -52,11 +52,9 @@ class NodeStanding(str, enum.Enum):
 
 @dataclass(frozen=True)
 class NodeView:
-    """One node in a snapshot.
-
-    `rank` is a member's group rank in the last round, or None for other nodes. `about` describes a member as of the
-    time when the round formed, and any other node as of now. `note` is the reason why the node was refused. While the
-    node's workers are stopping at a common step, `stop` lists which of them have saved."""
+    """One node in a snapshot. `rank` is a member's group rank in the last round, or None for other nodes. `about`
+    describes a member as of the time when the round formed, and any other node as of now. `note` is the reason why the
+    node was refused. While the node's workers are stopping at a common step, `stop` lists which of them have saved."""
 
     rank: int | None
     key: str
