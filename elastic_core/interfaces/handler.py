@@ -42,7 +42,7 @@ class RendezvousParameters:
         endpoint: one or more `host[:port]`, separated by commas; may be empty.
         run_id: the job's id; never empty.
         min_nodes, max_nodes: the job's size; 1 <= min_nodes <= max_nodes.
-        local_addr: the address that this node advertises; if it is None, the backend determines the address.
+        local_addr: the address that this node advertises; if None, the backend determines the address.
         node: this node's description; None for a handler that is created without an agent.
         config: the backend's options, as strings or already typed.
 

@@ -110,11 +110,11 @@ class RoundStatus:
     """One round that this node was a member of.
 
     Args:
-        formed_at, ended_at: in seconds since the epoch; `ended_at` is None while the round is running.
+        formed_at, ended_at: times in seconds since the epoch; `ended_at` is None while the round is running.
         formed_because: why the round formed at that moment.
         ended_because: why the round ended; empty while the round is running.
-        cause: `failure`, `hang`, `node lost` or `membership` if another round follows, otherwise `succeeded`, `failed`
-            or `stopped`; empty until the round has ended and the cause has been decided.
+        cause: `failure`, `hang`, `node lost` or `membership` if another round follows; otherwise `succeeded`, `failed`
+            or `stopped`. Empty until the round has ended and the cause has been decided.
         rendezvous: how many seconds this node waited for the round to form.
     """
 

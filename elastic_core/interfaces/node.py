@@ -62,8 +62,8 @@ class Round:
         members: in the order of their group ranks.
         restart_count: the number of restarts after failures so far.
         reason: why the round formed at that moment.
-        ended: how the previous round ended, as far as that was known when this round formed. It is None for the first
-            round, or if the handler does not track rounds.
+        ended: how the previous round ended, as far as was known when this round formed. None for the first round, or if
+            the handler does not track rounds.
     """
 
     number: int

@@ -45,8 +45,7 @@ def drain(
 
     Args:
         timeout: how many seconds to wait for the node to leave; 0 disables the wait.
-        deadline: how many seconds the node's workers get before SIGKILL (at most, and by default, the shutdown
-            timeout).
+        deadline: seconds that the node's workers get before SIGKILL; at most, and by default, the shutdown timeout.
         tell: receives lines to print.
 
     Raises:

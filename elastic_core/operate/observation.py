@@ -123,7 +123,7 @@ class JobObservation:
 
     @property
     def roster(self) -> Roster:
-        """The observed nodes, in the form that the nodes themselves use to decide which of them are alive."""
+        """The roster as the watcher sees it."""
         return tuple(ObservedEntry(entry, self.beat(entry.key).late, self.since) for entry in self.entries)
 
     @property
