@@ -306,12 +306,12 @@ def elastic_notices() -> list[NoticeRecord]:  # type: ignore[empty-body]
     Every record's factory is called once per agent, in the agent's thread, before the first rendezvous. If a factory
     raises, the launch ends with exit code 2 and an error that names the plugin. A factory is usually a generator
     function. It returns an iterator of notices, which the core reads in a separate thread. Each notice replaces the
-    source's previous notice, and None withdraws it. When the time left is only just enough to stop the workers
+    source's previous notice, and None withdraws it. When there is just enough time left to stop the workers
     (`--shutdown-timeout` plus `--kill-timeout`), the agent stops them as it does after SIGTERM. All workers of the
     round can save a checkpoint after the same step. The node then leaves, and the other nodes continue. A notice that
     is withdrawn before the agent stops the workers has no effect.
 
-    `pause(seconds)` waits. It returns false when the agent ends, and the iterator must then end as well. If the
+    `pause(seconds)` waits. It returns false when the agent ends, and the iterator must then end, too. If the
     iterator raises an exception, the core logs it and no longer watches the source.
 
     A complete plugin::

@@ -89,7 +89,8 @@ class HelperProcess:
         return None if pipe is None or pipe.closed else pipe.fileno()
 
     def order(self, line: str) -> bool:
-        """Write a line to the helper. Returns false if the helper has ended. Later calls do nothing and return true."""
+        """Write a line to the helper. Returns false the first time that the helper is found to have ended. After that,
+        calls do nothing and return true."""
         pipe = self._process.stdin
         if pipe is None or pipe.closed:
             return True
