@@ -149,6 +149,7 @@ def free_numbers():
     """A function that returns the open-file limit which leaves so many descriptors free."""
 
     def free_numbers(left):
+        gc.collect()  # torch's FileStore aborts the process if one is collected while no descriptor is free
         used = descriptors()
         return next(limit for limit in itertools.count() if limit - sum(fd < limit for fd in used) == left + 1) - 1
 
