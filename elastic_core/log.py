@@ -35,7 +35,7 @@ LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40
 Format = Literal["human", "json"]
 _COLORS = {"debug": "\x1b[2m", "info": "", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m"}
 _PLAIN = "\x1b[0m"
-_PATIENCE: Duration = 0.5  # seconds to wait for a stalled reader before its lines are dropped
+_PATIENCE: Duration = 0.5  # see `configure`
 _lock = threading.RLock()
 
 
@@ -81,6 +81,7 @@ def configure(
     level: str = "info",
     stream: TextIO | None = None,
     clock: Clock | None = None,
+    patience: Duration = _PATIENCE,
 ) -> None:
     """Set the format and the destination of all loggers. Before the first call, lines go to Python's logger
     `elastic_core`, and are shown only if that logger has a handler (but see `show_unless_configured`).
@@ -91,6 +92,7 @@ def configure(
         level: the lowest level to write, one of `LEVELS`, in upper or lower case.
         stream: the destination (default: the current `sys.stderr`).
         clock: provides the timestamps.
+        patience: how many seconds to wait for a stalled reader. After that, lines are dropped until it has caught up.
 
     Raises:
         ValueError: the format or the level is unknown.
@@ -100,14 +102,15 @@ def configure(
         raise ValueError(f"expected a log format ({', '.join(get_args(Format))}), found {format!r}")
     if level.lower() not in LEVELS:
         raise ValueError(f"expected a log level ({', '.join(LEVELS)}), found {level!r}")
-    _output = _Output(format, LEVELS[level.lower()], _Sink(stream), clock or SystemClock())
+    _output = _Output(format, LEVELS[level.lower()], _Sink(stream, patience), clock or SystemClock())
 
 
 class _Sink:
     """Writes to a stream without blocking the agent. If the reader stalls (a pager, Ctrl-S), lines are dropped."""
 
-    def __init__(self, stream: TextIO | None) -> None:
+    def __init__(self, stream: TextIO | None, patience: Duration) -> None:
         self._stream = stream
+        self._patience = patience
         self._stalled = False
         self._cut = False
         self._dropped = 0
@@ -156,7 +159,7 @@ class _Sink:
             return True
         poll = select.poll()
         poll.register(fd, select.POLLOUT)
-        self._stalled = not poll.poll(0 if self._stalled else _PATIENCE * 1000)
+        self._stalled = not poll.poll(0 if self._stalled else self._patience * 1000)
         return not self._stalled
 
 

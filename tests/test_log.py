@@ -34,9 +34,9 @@ class Terminal(io.StringIO):
 def output():
     """Function that configures logging to a stream and returns a function that returns the lines."""
 
-    def output(style="human", level="debug", stream=None):
+    def output(style="human", level="debug", stream=None, **more):
         stream = stream if stream is not None else io.StringIO()
-        log.configure(format=style, level=level, stream=stream, clock=StoppedClock())
+        log.configure(format=style, level=level, stream=stream, clock=StoppedClock(), **more)
         return lambda: stream.getvalue().splitlines()
 
     yield output
@@ -348,9 +348,8 @@ def test_stalled_reader_does_not_block_and_sees_drop_count(output, pipe, style):
         assert json.loads(dropped).items() >= {"event": "lines dropped", "level": "warning", "lines": 100}.items()
 
 
-def test_slow_reader_misses_nothing(output, pipe, monkeypatch):
-    monkeypatch.setattr(log, "_PATIENCE", 60)  # the reader's thread may be scheduled late
-    output("json", stream=pipe.stream)
+def test_slow_reader_misses_nothing(output, pipe):
+    output("json", stream=pipe.stream, patience=60)  # the reader's thread may be scheduled late
     pipe.fill()
 
     def read():
