@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Offsets in `struct tcp_info` of <linux/tcp.h>, which only ever grows at its end.
-_BYTES_ACKED, _BYTES_RECEIVED, _DATA_SEGMENTS_OUT = 120, 128, 156
+_RETRANSMITTED, _BYTES_ACKED, _BYTES_RECEIVED, _DATA_SEGMENTS_OUT = 100, 120, 128, 156
 _SIZE = 256
 
 
@@ -18,9 +18,10 @@ _SIZE = 256
 class Counted:
     """Counters of one connection since it was opened. Bytes are payload, without the headers of TCP and IP.
 
-    `requests` are segments with payload that this side sent. A TCPStore client writes each request in one piece and
-    waits for its reply, so segments equal requests. Only `set` has no reply, so several `set` in a row may share a
-    segment. `get` and `multi_get` are two requests each: wait for the key, then read it.
+    `requests` are segments with payload that this side sent, without those that the kernel repeated. A TCPStore client
+    writes each request in one piece and waits for its reply, so segments equal requests. Only `set` has no reply, so
+    several `set` in a row may share a segment. `get` and `multi_get` are two requests each: wait for the key, then read
+    it.
     """
 
     peer_port: int
@@ -47,5 +48,6 @@ def _look(descriptor: int) -> Counted | None:
         port = handle.getpeername()[1]  # OSError for a listening socket
         info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
     acked, received = struct.unpack_from("=QQ", info, _BYTES_ACKED)
-    (requests,) = struct.unpack_from("=I", info, _DATA_SEGMENTS_OUT)
-    return Counted(port, acked, received, requests)
+    (segments,) = struct.unpack_from("=I", info, _DATA_SEGMENTS_OUT)
+    (repeated,) = struct.unpack_from("=I", info, _RETRANSMITTED)
+    return Counted(port, acked, received, segments - repeated)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -130,11 +129,8 @@ def test_tcp_store_request_is_one_segment():
         [sys.executable, "-c", STORE], env=environment, capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stderr
-    # Two requests for each get: wait for the key, and read it. On a busy machine, the kernel may repeat a segment.
-    segments = json.loads(done.stdout)
-    assert {name: round(count / 50) for name, count in segments.items()} == {
-        "add": 1, "compare_set": 1, "check": 1, "get": 2
-    }  # fmt: skip
+    # Two requests for each get: wait for the key, and read it.
+    assert done.stdout.strip() == '{"add": 50, "compare_set": 50, "check": 50, "get": 100}'
 
 
 @pytest.mark.torch
