@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from agent_fakes import FakeWorkers
+from elastic_testing import FakeClock
 from round_of_two import Ordered
 
-from elastic_core.agent.common_step import agree
+from elastic_core.agent.common_step import CommonStep, agree
+from elastic_core.agent.event_queue import EventQueue
 from elastic_core.agent.interface import RunResult, WorkerState
+from elastic_core.agent.stopping import GroupStop
 from elastic_core.agent.supervise import Observation, RestartBudget, supervise
 from elastic_core.builtin import MemoryStore
 from elastic_core.clock import SystemClock
 from elastic_core.errors import DrainedError, PreemptedError, SignalException
 from elastic_core.interfaces.handler import Outcome, Verdict
 from elastic_core.interfaces.node import Notice
+from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 
 PATIENCE = 60.0
 TERM, CONT = signal.SIGTERM, signal.SIGCONT
@@ -167,6 +172,46 @@ def test_worker_that_does_not_save_is_named_and_gets_the_signal(make_node, logge
     assert workers.stops == [6]
     assert workers.signals == [TERM, CONT]
     assert "workers have not saved: local_ranks=1 step=6" in logged()
+
+
+class Reluctant(FakeWorkers):
+    """One worker that ends only with SIGKILL, while each wait for it takes a second. It has saved at `saves_at`."""
+
+    def __init__(self, clock, saves_at=None):
+        super().__init__(reluctant=[0], ignore_signals=[0])
+        self.clock = clock
+        self.saves_at = saves_at
+        self.times = {}
+        self.steps = {0: 5}
+        self.readable, writable = os.pipe()
+        os.close(writable)
+        self.start(RoundPlan(1, "job", "node", "role", 0, 1, 1, 1, "::1", 1, False, 0, 0, (WorkerRanks(0, 0, 0),)))
+
+    def sentinels(self):
+        if self.clock.advance(1.0) == self.saves_at:
+            self.acknowledged = [0]
+        return [self.readable]
+
+    def send_signal(self, signum):
+        self.times[signum] = self.clock.now()
+        super().send_signal(signum)
+
+    def close(self):
+        os.close(self.readable)
+        super().close()
+
+
+@pytest.mark.parametrize(("saves_at", "asked_at"), [(None, 15.0), (3.0, 3.0)])
+def test_saving_takes_at_most_half_of_the_grace_period_and_does_not_prolong_it(saves_at, asked_at):
+    clock = FakeClock()
+    workers, events = Reluctant(clock, saves_at), EventQueue(clock)
+    saving = CommonStep(workers, events, clock, lambda highest: highest + 1, "a drain", lambda *_: None)
+    try:
+        GroupStop(workers, events, clock, 10.0).stop(TERM, 30.0, saving=saving)
+    finally:
+        events.close()
+        workers.close()
+    assert workers.times == {TERM: asked_at, CONT: asked_at, signal.SIGKILL: 30.0}
 
 
 def test_second_signal_ends_saving_and_the_grace_period(make_node):
