@@ -62,8 +62,7 @@ def read(params: RendezvousParameters) -> tuple[LegacySettings, EtcdParameters]:
     cluster: EtcdParameters | None = None
     settings: LegacySettings | None = None
     try:
-        options = {option.name: params.get(NAMES.get(option.name, option.name)) for option in CLUSTER}
-        cluster = read_parameters(params.endpoint, options)
+        cluster = _cluster(params)
     except ConfigurationError as error:
         problems += [_renamed(problem) for problem in error.problems]
     try:
@@ -75,6 +74,11 @@ def read(params: RendezvousParameters) -> tuple[LegacySettings, EtcdParameters]:
     if problems or settings is None or cluster is None:
         raise ConfigurationError(*problems)
     return settings, cluster
+
+
+def _cluster(params: RendezvousParameters) -> EtcdParameters:
+    options = {option.name: params.get(NAMES.get(option.name, option.name)) for option in CLUSTER}
+    return read_parameters(params.endpoint, options)
 
 
 def _renamed(problem: Problem) -> Problem:

@@ -18,7 +18,7 @@ from elastic_core.plugin import (
 )
 from elastic_etcd.client.channel import Security
 from elastic_etcd.client.login import Login
-from elastic_etcd.plugin import CONNECTION
+from elastic_etcd.plugin import CONNECTION, LEASE_TTL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,13 +54,16 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class EtcdParameters:
-    """How to connect to the cluster, and which keys to use there. All keys begin with `/<prefix>/`."""
+    """How to connect to the cluster, and which keys to use there. All keys begin with `/<prefix>/`. A node's keys
+    outlive its last heartbeat by `lease_ttl` seconds, which is at least 2 (default: the time that may pass without
+    heartbeats)."""
 
     endpoints: tuple[Endpoint, ...]
     security: Security | None = None
     login: Login | None = None
     prefix: str = PREFIX
     read_timeout: Duration = 5.0
+    lease_ttl: Duration | None = None
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -75,12 +78,13 @@ def read_parameters(
 
     Args:
         endpoint: one or more `[scheme://]host[:port]`, separated by commas.
-        options: the values of the options in CONNECTION, as strings or typed values. None and an empty string mean that
-            the option is not set.
+        options: the values of the options in CONNECTION and LEASE_TTL, as strings or typed values. None and an empty
+            string mean that the option is not set.
         origin, endpoint_origin: the source of the options and of the endpoint, for messages.
     """
-    given = {option.name: value for option in CONNECTION if (value := options.get(option.name)) != ""}
-    typed, untyped = type_options(CONNECTION, given, origin)
+    own = (*CONNECTION, LEASE_TTL)
+    given = {option.name: value for option in own if (value := options.get(option.name)) != ""}
+    typed, untyped = type_options(own, given, origin)
     reading = _Reading(typed, origin)
     endpoints: tuple[Endpoint, ...] = ()
     try:
@@ -94,7 +98,7 @@ def read_parameters(
     prefix = reading.prefix()
     if reading.problems or untyped:
         raise ConfigurationError(*reading.problems, *untyped)
-    return EtcdParameters(endpoints, security, login, prefix, typed["read_timeout"])
+    return EtcdParameters(endpoints, security, login, prefix, typed["read_timeout"], typed["lease_ttl"])
 
 
 def _own_password(variable: str) -> str | None:
@@ -190,9 +194,9 @@ def parse_endpoints(text: str, origin: str = ORIGIN) -> tuple[Endpoint, ...]:
     found: dict[str, Endpoint] = {}
     for part in text.split(","):
         try:
-            endpoint = _parsed(part.strip())
-        except ValueError as error:
-            problems.append(Problem(origin, f"expected endpoints host[:port][,host[:port]...], {error}"))
+            endpoint = _parsed(part.strip(), origin)
+        except ConfigurationError as error:
+            problems += error.problems
         else:
             found.setdefault(endpoint.address, endpoint)
     schemes = sorted({endpoint.scheme for endpoint in found.values() if endpoint.scheme})
@@ -203,13 +207,19 @@ def parse_endpoints(text: str, origin: str = ORIGIN) -> tuple[Endpoint, ...]:
     return tuple(found.values())
 
 
-def _parsed(text: str) -> Endpoint:
-    """Parse one endpoint. Raises ValueError, whose message is a clause."""
+def _parsed(text: str, origin: str) -> Endpoint:
     before, separator, after = text.partition("://")
     scheme, rest = (before.lower(), after.removesuffix("/")) if separator else ("", text)
     if separator and scheme not in ("http", "https"):
-        raise ValueError(f"found the scheme {before!r}, which is neither http nor https")
+        raise _wrong(origin, f"found the scheme {before!r}, which is neither http nor https")
     if "@" in rest:
         advice = "set user and password_file in --rdzv-conf"
-        raise ValueError(f"found one with a user, perhaps with a password, before an @; {advice}")
-    return Endpoint(*split_host_port(rest, DEFAULT_PORT, part_of=text), scheme)
+        raise _wrong(origin, f"found one with a user, perhaps with a password, before an @; {advice}")
+    try:
+        return Endpoint(*split_host_port(rest, DEFAULT_PORT, part_of=text), scheme)
+    except ValueError as error:
+        raise _wrong(origin, str(error)) from None
+
+
+def _wrong(origin: str, found: str) -> ConfigurationError:
+    return ConfigurationError(Problem(origin, f"expected endpoints host[:port][,host[:port]...], {found}"))

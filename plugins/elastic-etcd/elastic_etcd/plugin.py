@@ -30,6 +30,14 @@ CONNECTION = (
     Option("insecure_password", bool, False, "allow the password to be sent unencrypted over the network"),
     Option("prefix", str, "elastic", "prefix of all keys"),
 )
+LEASE_TTL = Option(
+    "lease_ttl",
+    float,
+    None,
+    "time until etcd drops a silent node; defaults to keep_alive_interval times keep_alive_max_attempt",
+    "seconds",
+    least=2,
+)
 SERVING = (
     Option("serve", bool, False, "run an etcd member on each host in --rdzv-endpoint"),
     Option("serve_peer_port", int, None, "peer port of these members; defaults to each client port plus 1", least=1),
@@ -43,14 +51,7 @@ SERVING = (
 ETCD = (
     *SHARED,
     *CONNECTION,
-    Option(
-        "lease_ttl",
-        float,
-        None,
-        "time until etcd drops a silent node; defaults to keep_alive_interval times keep_alive_max_attempt",
-        "seconds",
-        least=2,
-    ),
+    LEASE_TTL,
     Option(
         "outage_grace",
         float,

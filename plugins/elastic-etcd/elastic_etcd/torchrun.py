@@ -26,9 +26,10 @@ def handler() -> Callable[[Any], Any]:
 def create(params: Any) -> Any:
     """Create a handler for stock torch's agent from torch's RendezvousParameters, with the options of the backend
     `etcd`. Raises torch's RendezvousError for an invalid endpoint or option."""
+    config = {name: value for name, value in params.config.items() if name != "backend"}
     own = RendezvousParameters(
         "etcd", params.endpoint, params.run_id, params.min_nodes, params.max_nodes, params.local_addr
-    ).having(params.config)
+    ).having(config)
     with _torch_errors():
         return _class()(params.backend, handler_for(own))
 

@@ -71,7 +71,7 @@ def problems(*args, **options):
 
 
 def test_unset_options_have_defaults():
-    assert read() == EtcdParameters((Endpoint("a"),), None, None, "elastic", 5.0)
+    assert read() == EtcdParameters((Endpoint("a"),), None, None, "elastic", 5.0, None)
     assert read(user=None, prefix=None, read_timeout=None, ca_cert="") == read()
     assert read("a,[::1]:1").addresses == ("a:2379", "[::1]:1")
 
@@ -181,6 +181,7 @@ def test_all_problems_are_reported_together():
         user="me",
         prefix="//",
         read_timeout="soon",
+        lease_ttl="1.5",
     ).splitlines()
     assert [re.match(r"--rdzv-(endpoint|conf: \w+)", line)[0] for line in found] == [
         "--rdzv-endpoint",
@@ -189,6 +190,7 @@ def test_all_problems_are_reported_together():
         "--rdzv-conf: password",
         "--rdzv-conf: prefix",
         "--rdzv-conf: read_timeout",
+        "--rdzv-conf: lease_ttl",
     ]
 
 
@@ -206,6 +208,7 @@ def test_all_problems_are_reported_together():
         ({"user": "me", "password": "x", "insecure_password": "perhaps"}, "insecure_password: expected true or false"),
         ({"read_timeout": 0}, "read_timeout: expected a number of seconds > 0, found 0"),
         ({"read_timeout": "inf"}, "read_timeout: expected a number of seconds > 0, found 'inf'"),
+        ({"lease_ttl": -1}, "lease_ttl: expected a number of seconds >= 2, found -1"),
         ({"prefix": "a\nb"}, r"prefix: expected a printable key prefix, such as elastic, found 'a\nb'"),
     ],
 )
@@ -214,14 +217,14 @@ def test_invalid_option_is_reported_by_name(options, problem):
 
 
 def test_values_may_be_text_or_typed():
-    parameters = read(read_timeout="2.5", prefix="/team/jobs/")
-    assert (parameters.read_timeout, parameters.prefix) == (2.5, "team/jobs")
+    parameters = read(read_timeout="2.5", lease_ttl=5, prefix="/team/jobs/")
+    assert (parameters.read_timeout, parameters.lease_ttl, parameters.prefix) == (2.5, 5.0, "team/jobs")
 
 
 @given(
     st.dictionaries(
         st.sampled_from(["protocol", "ca_cert", "ssl_cert", "ssl_cert_key", "user", "password", "password_env",
-                         "password_file", "insecure_password", "prefix", "read_timeout"]),
+                         "password_file", "insecure_password", "prefix", "read_timeout", "lease_ttl"]),
         st.one_of(st.none(), st.text(max_size=5), st.integers(-2, 5), st.sampled_from(["http", "https"])),
     )
 )  # fmt: skip
@@ -238,6 +241,7 @@ def test_random_options_give_consistent_parameters(options):
     assert found.security or not given & {"ca_cert", "ssl_cert"}
     assert found.prefix.strip("/") == found.prefix != ""
     assert found.read_timeout > 0
+    assert found.lease_ttl is None or found.lease_ttl >= 2
 
 
 @pytest.mark.parametrize("call", ["factory", "open_backend"])

@@ -1,4 +1,6 @@
-"""One node's side of the backend: it writes its entry, its lease and the leader's key, and reads all entries."""
+"""One node's side of the backend. It writes the node's entry, its lease and the leader's key, and reads the entries of
+other nodes.
+"""
 
 from __future__ import annotations
 

@@ -130,24 +130,24 @@ def _backend(
         client_for(parameters, min(longest, CALL), first),
         params.run_id,
         parameters.prefix,
-        _lease_ttl(params, options["lease_ttl"]),
+        _lease_ttl(params, parameters),
         server=server,
         grace=options["outage_grace"],
         served=served,
     )
 
 
-def _lease_ttl(params: RendezvousParameters, configured: Duration | None) -> Duration:
+def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Duration:
     """Return the configured TTL or, if it is not set, the time that may pass without heartbeats. Raises
     ConfigurationError if the configured TTL is too short."""
     settings = settings_of(params)
-    if configured is None:
+    if parameters.lease_ttl is None:
         return max(SHORTEST_TTL, settings.failure_timeout)
     least = 2 * settings.keep_alive_interval
-    if configured < least:
-        reason = f"expected at least two heartbeat intervals ({least:g} s), found {configured:g} s"
+    if parameters.lease_ttl < least:
+        reason = f"expected at least two heartbeat intervals ({least:g} s), found {parameters.lease_ttl:g} s"
         raise ConfigurationError(Problem("--rdzv-conf: lease_ttl", reason))
-    return configured
+    return parameters.lease_ttl
 
 
 def _round_store(parameters: EtcdParameters, keys: Keys, name: str) -> Store:

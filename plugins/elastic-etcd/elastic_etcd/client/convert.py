@@ -20,6 +20,7 @@ _COMPARED = {Field.VERSION: 0, Field.CREATED: 1, Field.MODIFIED: 2, Field.VALUE:
 
 
 def range_request(get: Get) -> bytes:
+    """Return the serialized request to read keys."""
     request = rpc().range.request()
     _fill_range(request, get)
     sent: bytes = request.SerializeToString()
@@ -44,6 +45,7 @@ def txn_request(transaction: Transaction) -> bytes:
 
 
 def key_value(message: Any) -> KeyValue:
+    """Return the key-value pair in a response or an event."""
     return KeyValue(
         message.key, message.value, message.create_revision, message.mod_revision, message.version, message.lease
     )

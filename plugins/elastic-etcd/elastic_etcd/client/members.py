@@ -176,7 +176,8 @@ class Members:
 
     def find(self, patience: Duration) -> bool:
         """Ask all members and, if the current one has failed, switch to the first that answers within `patience`
-        seconds. Followers are notified as in `failed`. Returns whether a member answered. Raises EtcdClosed."""
+        seconds. Followers are notified as in `failed`, because a stream may already be open on the member that was
+        left. Returns whether a member answered. Raises EtcdClosed."""
         found = _first_to_serve(self.all, patience)
         self._expect_open()
         if found is None:

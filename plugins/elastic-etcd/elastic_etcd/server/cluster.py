@@ -21,6 +21,8 @@ from elastic_core.plugin import joined_host_port
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+_LONGEST_ID = 12  # hexadecimal digits
+
 
 @dataclass(frozen=True, order=True)
 class Place:
@@ -57,9 +59,10 @@ class Cluster:
     @property
     def token(self) -> str:
         """A token that distinguishes this cluster from others, for etcd as well."""
-        return f"elastic-{hashlib.sha256(self.run_id.encode()).hexdigest()[:12]}"
+        return f"elastic-{hashlib.sha256(self.run_id.encode()).hexdigest()[:_LONGEST_ID]}"
 
     def name(self, place: Place) -> str:
+        """Return the name of the member at this place."""
         return f"{self.token}-{place.address}"
 
     @property
