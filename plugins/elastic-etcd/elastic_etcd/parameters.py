@@ -21,7 +21,7 @@ from elastic_etcd.client.login import Login
 from elastic_etcd.plugin import CONNECTION, LEASE_TTL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from elastic_core.plugin import Duration
 
@@ -72,7 +72,11 @@ class EtcdParameters:
 
 
 def read_parameters(
-    endpoint: str, options: Mapping[str, Any], origin: str = "--rdzv-conf", endpoint_origin: str = ORIGIN
+    endpoint: str,
+    options: Mapping[str, Any],
+    environment: Mapping[str, str] | None = None,
+    origin: str = "--rdzv-conf",
+    endpoint_origin: str = ORIGIN,
 ) -> EtcdParameters:
     """Read the endpoint and the options. Raises one ConfigurationError that lists all problems.
 
@@ -80,6 +84,8 @@ def read_parameters(
         endpoint: one or more `[scheme://]host[:port]`, separated by commas.
         options: the values of the options in CONNECTION and LEASE_TTL, as strings or typed values. None and an empty
             string mean that the option is not set.
+        environment: contains the variable with the password (default: this process's environment, from which the
+            variable is then removed).
         origin, endpoint_origin: the source of the options and of the endpoint, for messages.
     """
     own = (*CONNECTION, LEASE_TTL)
@@ -92,7 +98,7 @@ def read_parameters(
     except ConfigurationError as error:
         reading.problems += error.problems
     security = reading.security(endpoints)
-    login = reading.login()
+    login = reading.login(_own_password if environment is None else environment.get)
     if login is not None and security is None:
         reading.expect_nobody_listens(endpoints)
     prefix = reading.prefix()
@@ -137,10 +143,10 @@ class _Reading:
             self._wrong("protocol", f"{given[0]} requires https, but the protocol is http; change or remove one")
         return Security(ca_cert, cert, key) if chosen == "https" else None
 
-    def login(self) -> Login | None:
+    def login(self, variables: Callable[[str], str | None]) -> Login | None:
         user, written = self._given("user"), [name for name in _PASSWORDS if self._given(name)]
         variable = self._given("password_env") or PASSWORD_ENV
-        held = _own_password(variable)  # even without a user, because this removes the variable
+        held = variables(variable)  # even without a user, because this removes the process's own variable
         if user is None:
             if written:
                 self._wrong("user", "a password requires a user")

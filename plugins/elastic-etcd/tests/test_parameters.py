@@ -59,9 +59,7 @@ def test_all_invalid_endpoints_are_reported_together():
 
 
 def read(endpoint="a", environment=None, **options):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("elastic_etcd.parameters._taken", environment or {})
-        return read_parameters(endpoint, options)
+    return read_parameters(endpoint, options, environment or {})
 
 
 def problems(*args, **options):
