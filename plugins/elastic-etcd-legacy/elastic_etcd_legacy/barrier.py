@@ -120,19 +120,19 @@ class Barrier:
                 self._stopped.wait(_RETRY)
 
     def look(self) -> DocumentView:
-        """Read the current state from etcd. Raises EtcdError."""
+        """Read the current state from etcd. Raises EtcdUnreachable, EtcdClosed or EtcdRefused."""
         return self._cache.refresh()
 
     def nodes_waiting(self) -> int:
         """Return how many nodes are waiting for a new round, as last reported by the watch. A broken round counts as
-        one more waiting node. Raises EtcdError if the watch has failed."""
+        one more waiting node. Raises EtcdUnreachable, EtcdClosed or EtcdRefused if the watch has failed."""
         self._cache.start()
         self._cache.check()
         return nodes_waiting(self._cache.view(), self._version, self._settings.bounds)
 
     @property
     def run_lease(self) -> int:
-        """The ID of the lease for a round's store. Raises EtcdError."""
+        """The ID of the lease for a round's store. Raises EtcdUnreachable, EtcdClosed or EtcdRefused."""
         return self._leases.run()
 
     def stop(self, patience: Duration) -> bool:

@@ -35,8 +35,11 @@ class RunCache(KeyCache):
             return self._changes
 
     def start(self) -> None:
-        """Read all keys and start a watch, unless one is running and has not been refused. Raises EtcdError if the keys
-        could not be read."""
+        """Read all keys and start a watch, unless one is running and has not been refused.
+
+        Raises:
+            EtcdUnreachable, EtcdClosed, EtcdRefused: the keys could not be read.
+        """
         with self._starting:
             if not self.started or self._error is not None:
                 self.forget()
@@ -45,7 +48,7 @@ class RunCache(KeyCache):
                 self.started = True
 
     def refresh(self) -> DocumentView:
-        """Read all keys now, so that the view includes this node's writes. Raises EtcdError."""
+        """Read all keys now, so that the view includes this node's writes. Raises the same errors as `start`."""
         self.read()
         return self.view()
 
@@ -55,7 +58,7 @@ class RunCache(KeyCache):
             return view_of(self._keys, self._pairs, self._ignore)
 
     def check(self) -> None:
-        """Raise EtcdError if the known keys may be stale."""
+        """Raise EtcdUnreachable, EtcdClosed or EtcdRefused if the known keys may be stale."""
         with self._changed:
             self._patience()
             if fault := self._error or self._fault:

@@ -3,7 +3,6 @@ keys that outlive the node."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 
     from elastic_core.plugin import Clock, Duration
 
+_RETRY: Duration = 0.5  # seconds until the next attempt after a failed renewal
+_LONGEST: Duration = 60.0
 _PATIENCE: Duration = 10.0  # seconds for the thread to exit
 
 
@@ -42,17 +43,19 @@ class Leases:
         clock = clock or SystemClock()
         self._alive = LeaseKeeper(client, alive, on_loss, clock)
         self._run = LeaseKeeper(client, kept, clock=clock)
-        self._every = alive / 10  # seconds between the checks for a due renewal
-        self._closed = threading.Event()
+        self._changed = threading.Event()
+        self._closed = False
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def alive(self) -> int:
-        """Return the ID of the short lease, granting it if necessary. Raises EtcdError."""
+        """Return the ID of the short lease, granting it if necessary. Raises EtcdUnreachable, EtcdClosed or
+        EtcdRefused."""
         return self._held(self._alive)
 
     def run(self) -> int:
-        """Return the ID of the long lease, granting it if necessary. Raises EtcdError."""
+        """Return the ID of the long lease, granting it if necessary. Raises EtcdUnreachable, EtcdClosed or
+        EtcdRefused."""
         return self._held(self._run)
 
     @property
@@ -72,8 +75,9 @@ class Leases:
     def close(self, end_run: bool) -> None:
         """Stop renewing the leases. Revoke the short lease and, if `end_run` is True, the long one. Idempotent."""
         with self._starting:  # a concurrent `_held` may start the thread, which must be joined as well
-            self._closed.set()
+            self._closed = True
             thread = self._thread
+        self._changed.set()
         if thread is not None:
             thread.join(_PATIENCE)
         self._alive.release()
@@ -86,11 +90,25 @@ class Leases:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._renew, name="etcd-legacy leases", daemon=True)
                 self._thread.start()
+        self._changed.set()
         return lease
 
     def _renew(self) -> None:
-        while not self._closed.wait(self._every):
-            # After an error, the leases are kept, because only the server can report that one has expired.
-            with contextlib.suppress(EtcdError):
-                self._alive.renew_if_due()
-                self._run.renew_if_due()
+        pause = 0.0
+        while not self._closed:
+            self._changed.wait(max(pause, self._due_in()))
+            self._changed.clear()
+            pause = 0.0 if self._renewed() else _RETRY
+
+    def _due_in(self) -> Duration:
+        held = (keeper.due_in() for keeper in (self._alive, self._run) if keeper.lease is not None)
+        return min(held, default=_LONGEST)
+
+    def _renewed(self) -> bool:
+        try:
+            for keeper in (self._alive, self._run):
+                if keeper.lease is not None and not self._closed:
+                    keeper.renew_if_due()
+        except EtcdError:
+            return False  # keep the lease, because only the server can report that it has expired
+        return True

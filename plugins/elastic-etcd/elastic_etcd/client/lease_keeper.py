@@ -63,6 +63,11 @@ class LeaseKeeper:
         held = self._held
         return held.id if held else None
 
+    def due_in(self) -> Duration:
+        """Return the seconds until `renew_if_due` has something to do, or 0 without a lease."""
+        held = self._held
+        return max(held.since + DUE * held.ttl - self._clock.now(), 0.0) if held else 0.0
+
     def ensure(self) -> int:
         """Return the id of a live lease. Asks the server only if necessary. Raises EtcdUnreachable if no member
         answered in time; the lease is kept, and the call may be repeated. Raises EtcdRefused if the server does not
