@@ -82,7 +82,7 @@ def is_secret(option: str, declared: Collection[str] = ()) -> bool:
 
 
 def split_commas(text: str) -> list[str]:
-    """Return the non-empty parts of a comma-separated list. `,,` stands for a comma within a part. Pairs of commas are
+    """Return the non-empty parts of a comma-separated list. `,,` is a comma within a part. Pairs of commas are
     matched from the left."""
     parts = [""]
     for piece in re.findall(r",,|,|[^,]+", text):

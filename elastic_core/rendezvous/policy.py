@@ -238,7 +238,7 @@ def _form(
 ) -> Decision:
     """Form a round of the ready nodes. The last round's members get seats first, and then the oldest of the other
     nodes. The remaining nodes are spares. If the last round ended with an uncertain failure, first determine the cause.
-    If a member is gone, the loss of that member was the cause, and no restart is used."""
+    If a member is missing, the loss of that member was the cause, and no restart is used."""
     if state.end is not None and state.end.cause_unclear:
         state = _blamed(state, ready, missing, roster, settings) or counted_failure(state)
     if state.closed:
@@ -295,7 +295,7 @@ def _who_is_back(state: State, ready: list[Entry]) -> str:
 def _blamed(
     state: State, ready: list[Entry], missing: list[Entry], roster: Roster, settings: RendezvousSettings
 ) -> State | None:
-    """Return the state that blames the uncertain failure on the members that are gone. Returns None if there is no such
+    """Return the state that attributes the uncertain failure to the missing members. Returns None if there is no such
     failure or no such member."""
     if state.end is None or not state.end.cause_unclear:
         return None

@@ -55,8 +55,8 @@ def test_members_of_a_running_round_are_running(job, snapshot):
         (1, "a", NodeStanding.RUNNING),
     ]
     assert standings(found.others) == {"c": "waiting"}
-    assert (found.nodes.min, found.nodes.max) == (1, 3)
-    assert (found.state.restarts, found.max_restarts) == (1, 3)
+    assert (found.nodes.min, found.nodes.max, found.state.reason) == (1, 3, "all are there")
+    assert (found.state.restarts, found.max_restarts, found.job.now - found.job.since) == (1, 3, 6.0)
     assert found.members[0].about.address == "addr-b"
     assert found.members[0].about.local_world_size == 2
 
