@@ -1,8 +1,8 @@
 """Parses single values, for settings and for the options that plugins declare.
 
 A parser converts a raw value (a string from a flag or a variable, a TOML value, or a typed value from Python) to the
-declared type. If the value is invalid, the parser raises ValueError with the expected and the actual value. A value
-that is already of that type is returned unchanged."""
+declared type. If the value is invalid, the parser raises ValueError with the expected and the actual value. A parser
+accepts its own results, and returns them unchanged."""
 
 from __future__ import annotations
 
