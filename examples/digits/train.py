@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before init_process_group: see `main`
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
@@ -263,7 +264,11 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Join the process group that the launcher's environment variables describe, train, and leave the group."""
+    """Join the process group that the launcher's environment variables describe, train, and leave the group.
+
+    torch.distributed.nn, which optimizers import, refers to the process group that exists when it is imported. If that
+    happened after `init_process_group`, gloo's threads would outlive `destroy_process_group`, and a thread that is
+    still releasing a tensor when Python exits aborts the process: a failure, although all work is done."""
     arguments = parse()
     torch.set_num_threads(1)  # Several workers share the cores; more threads than cores would slow all of them down.
     torch.manual_seed(SEED)

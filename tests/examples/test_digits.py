@@ -31,13 +31,13 @@ def state(epoch):
     return {"epoch": epoch, "model": {}, "optimizer": {}}
 
 
-def run_alone(*arguments):
+def run_alone(*arguments, prefix=()):
     """Run the script without any launcher: one process, and the environment that DDP requires."""
     # Port 0 is enough, as no other rank has to know the port.
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     # One thread, as with a launcher: OpenMP threads wait by spinning, which takes minutes on a busy machine.
     environment = {**os.environ, "RES_OPTIONS": "timeout:1 attempts:1", "OMP_NUM_THREADS": "1", **alone}
-    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    command = [sys.executable, *prefix, str(SCRIPT), *map(str, arguments)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
 
 
@@ -109,6 +109,18 @@ class TestCheckpoint:
         found, expected = train.build_model(16).state_dict(), train.build_model(32).state_dict()
         with pytest.raises(train.CheckpointError, match=r"1\.weight is \(16, 1, 3, 3\) there and \(32, 1, 3, 3\) here"):
             train.check_shapes(Path("digits.pt"), found, expected)
+
+
+def test_no_gloo_thread_is_left_that_could_abort_the_exit(tmp_path):
+    program = (
+        "import os, runpy, sys; del sys.argv[0]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "print([open(f'/proc/self/task/{task}/comm').read().strip() for task in os.listdir('/proc/self/task')])"
+    )
+    done = run_alone("--checkpoint", tmp_path / "digits.pt", "--epochs", 1, prefix=("-c", program))
+    assert done.returncode == 0, done.stderr
+    assert "python" in done.stdout.splitlines()[-1]
+    assert "gloo" not in done.stdout
 
 
 @pytest.mark.nightly
