@@ -46,4 +46,5 @@ if __name__ == "__main__":
             accelerator.save_state()
             accelerator.wait_for_everyone()
     accelerator.end_training()
-    print("trained", progress.steps)
+    print("trained", progress.steps, flush=True)
+    os._exit(0)  # a thread of gloo may still release a tensor, and would abort the exit

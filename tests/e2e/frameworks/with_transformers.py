@@ -33,4 +33,5 @@ if __name__ == "__main__":
     trainer = Trainer(model, arguments, train_dataset=samples, callbacks=[Telling(), StopTogether()])
     last = get_last_checkpoint("checkpoints") if os.path.isdir("checkpoints") else None
     trainer.train(resume_from_checkpoint=last)
-    print("trained", trainer.state.global_step)
+    print("trained", trainer.state.global_step, flush=True)
+    os._exit(0)  # a thread of gloo may still release a tensor, and would abort the exit
