@@ -24,12 +24,12 @@ from importlib import import_module
 IMPORTED = ("elastic_core.launch", "elastic_core.operate.commands", "elastic_c10d.create", "elastic_c10d.torch_store")
 """And torch, imported as agents do, so that it prints no warnings. Not gRPC, which does not support forks well."""
 
-FIELD = 12  # characters of a number in a report
-MOST = 1 << 20  # bytes of an order
+FIELD = 12  # the number of characters in a reported number
+MOST = 1 << 20  # the maximum size of an order in bytes
 
 
 class Forked:
-    """The part of `subprocess.Popen` that tests use, for a process started here."""
+    """Implements the part of `subprocess.Popen` that tests use, for a forked process."""
 
     def __init__(self, args, told, stdin, stdout, stderr):
         self.args = args
@@ -65,7 +65,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout=None):
-        """Wait for the end of the process. Returns its output from now on."""
+        """Wait until the process has ended. Returns its output since this call."""
         until = None if timeout is None else time.monotonic() + timeout
         said = {}
         readers = [
@@ -86,7 +86,7 @@ class Forked:
 
 
 class WarmPython:
-    """The tests' client of the helper."""
+    """The tests' client for the helper process."""
 
     def __init__(self):
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -126,7 +126,7 @@ class WarmPython:
 
 
 def reads_the_same(environment):
-    """Whether a Python with these variables would start in the same way as this one."""
+    """Return whether a Python with these variables would start in the same way as this one."""
     names = {name for name in (*os.environ, *environment) if name.startswith("PYTHON")}
     return all(os.environ.get(name) == environment.get(name) for name in names)
 
@@ -135,8 +135,8 @@ def reads_the_same(environment):
 
 
 def serve(orders):
-    """Fork for each order until the orders' socket is closed. Returns the order and its descriptors in a child, else
-    None."""
+    """Fork for each order until the orders' socket is closed. Returns the order and its descriptors in a child, and
+    None in the parent."""
     wake, waking = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waking, warn_on_full_buffer=False)

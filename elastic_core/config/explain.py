@@ -146,9 +146,9 @@ def help_text(added_options: Iterable[Option] = ()) -> str:
     # The text after a semicolon is about other commands.
     codes = {code: code.meaning.partition("; ")[0] for code in ExitCode}
     del codes[ExitCode.NOT_FOUND]
-    told = [f"  {code:<3} {meaning}" for code, meaning in codes.items()]
-    told.append("  128 + n: signal n ended the agent; its workers were stopped")
-    return "\n\n".join([_HEAD.rstrip(), *groups, f"example:\n  {_EXAMPLE}", _paragraph("exit codes", told)])
+    lines = [f"  {code:<3} {meaning}" for code, meaning in codes.items()]
+    lines.append("  128 + n: signal n ended the agent; its workers were stopped")
+    return "\n\n".join([_HEAD.rstrip(), *groups, f"example:\n  {_EXAMPLE}", _paragraph("exit codes", lines)])
 
 
 def command_help(head: str, specs: Iterable[Spec], example: str, codes: Mapping[ExitCode, str]) -> str:

@@ -36,7 +36,7 @@ def drain(
     word: str,
     manager: PluginManager,
     timeout: Duration,
-    tell: Callable[[str], object],
+    show: Callable[[str], object],
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
     deadline: Duration | None = None,
@@ -46,7 +46,7 @@ def drain(
     Args:
         timeout: how many seconds to wait for the node to leave; 0 disables the wait.
         deadline: seconds that the node's workers get before SIGKILL; at most, and by default, the shutdown timeout.
-        tell: receives lines to print.
+        show: receives lines to print.
 
     Raises:
         NotFoundError: there is no such node or no such job.
@@ -60,19 +60,19 @@ def drain(
             lifeline.look()  # this must happen before the node can leave
             again = node.key in (job.state or State()).draining
             state = within(ANSWER, lambda: ask(watcher.backend, [node], deadline), settings.rdzv_endpoint)
-            tell(in_one_line(_asked(node, state, timeout, again)))
+            show(in_one_line(_asked(node, state, timeout, again)))
             if timeout:
                 gone = within(
                     timeout + ANSWER, lambda: _gone(watcher, job, node, ended, timeout), settings.rdzv_endpoint
                 )
-                tell(in_one_line(gone))
+                show(in_one_line(gone))
 
 
 def stop(
     settings: Settings,
     manager: PluginManager,
     timeout: Duration,
-    tell: Callable[[str], object],
+    show: Callable[[str], object],
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
     deadline: Duration | None = None,
@@ -85,13 +85,13 @@ def stop(
             raise NotFoundError("the job has no nodes")
         state = within(ANSWER, lambda: ask(watcher.backend, nodes, deadline), settings.rdzv_endpoint)
         if state.closed:
-            tell(in_one_line(_over(state.closed)))
+            show(in_one_line(_over(state.closed)))
             return
         patience = f"; waiting up to {timeout:g} s until they have left" if timeout else ""
-        tell(f"{len(nodes)} node(s) were asked to leave{patience}")
+        show(f"{len(nodes)} node(s) were asked to leave{patience}")
         if timeout:
             gone = within(timeout + ANSWER, lambda: _all_gone(watcher, job, nodes, timeout), settings.rdzv_endpoint)
-            tell(in_one_line(gone))
+            show(in_one_line(gone))
 
 
 def _all_gone(watcher: Watcher, job: JobObservation, nodes: Sequence[Entry], timeout: Duration) -> str:

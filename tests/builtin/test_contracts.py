@@ -1,4 +1,4 @@
-"""What comes with the core keeps the contracts that strangers' plugins keep."""
+"""The core's own plugin fulfils the contracts for third-party plugins."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TestHost(RankPolicyContract):
     def policy(self):
         return select(RankPolicyRecord, "host").factory(Context())
 
-    def test_neighbours_are_neighbours(self, policy):
+    def test_neighbours_get_adjacent_ranks(self, policy):
         hosts = ["node66", "rack2-9", "node7", "rack2-10", "rack1-3"]
         found = policy([Candidate(Node(host, host), rank) for rank, host in enumerate(hosts)])
         assert [it.node.host for it in found] == ["node7", "node66", "rack1-3", "rack2-9", "rack2-10"]
@@ -64,7 +64,7 @@ class TestFile(EventHandlerContract):
     def recorded(self, handler):
         return [json.loads(line) for line in self.path.read_text().splitlines()]
 
-    def test_a_file_that_cannot_be_written(self):
+    def test_unwritable_file_is_rejected(self):
         with pytest.raises(ConfigurationError, match=r"--event-log-handler: cannot write to the file '/no/such/file'"):
             open_handler("file:/no/such/file")
 
@@ -81,12 +81,12 @@ class TestConsole(EventHandlerContract):
         return [json.loads(line) for line in self.told.splitlines()]
 
 
-def test_null_is_nowhere(capfd):
+def test_null_handler_writes_nothing(capfd):
     open_handler("null")(Event("lost", EventSource.AGENT))
     assert capfd.readouterr() == ("", "")
 
 
-def test_names_of_handlers():
+def test_only_valid_handler_names_are_known():
     register_handler("registered here", print)
     names = ("null", "console", "registered here", "file:x", "file:", "file", "other")
     assert [name for name in names if is_known(name)] == ["null", "console", "registered here", "file:x"]

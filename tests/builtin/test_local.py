@@ -38,7 +38,7 @@ def is_held(port):
         return False
 
 
-def test_a_round_of_one(create):
+def test_round_has_one_node(create):
     has_torch = find_spec("torch") is not None
     handler = create()
     info = handler.next_rendezvous()
@@ -47,10 +47,10 @@ def test_a_round_of_one(create):
     assert is_held(info.bootstrap_store_info.master_port)
     assert (handler.get_backend(), handler.get_run_id()) == ("local", "job")
     assert (handler.num_nodes_waiting(), handler.use_agent_store, handler.is_closed()) == (0, has_torch, False)
-    assert not handler.polled  # nobody can come
+    assert not handler.polled  # no other node can join
 
 
-def test_every_round_has_a_store_and_a_port_of_its_own(create):
+def test_every_round_has_its_own_store_and_port(create):
     handler = create()
     first, second = handler.next_rendezvous(), handler.next_rendezvous()
     assert first.store is not second.store
@@ -59,12 +59,12 @@ def test_every_round_has_a_store_and_a_port_of_its_own(create):
     assert len(ports) > 1
 
 
-def test_a_fixed_port_is_kept(create, quiet_port):
+def test_fixed_port_is_kept(create, quiet_port):
     handler = create(master_port=quiet_port)
     assert [handler.next_rendezvous().bootstrap_store_info.master_port for _ in range(3)] == [quiet_port] * 3
 
 
-def test_a_busy_port_is_a_configuration_error(create):
+def test_busy_port_is_a_configuration_error(create):
     with socket.create_server(("127.0.0.1", 0)) as server:
         handler = create(master_port=server.getsockname()[1])
         with pytest.raises(ConfigurationError, match="cannot use port"):
@@ -82,11 +82,11 @@ def test_a_busy_port_is_a_configuration_error(create):
         ({"master_addr": "10.0.0.1", "local_addr": "10.0.0.2"}, "10.0.0.1"),
     ],
 )
-def test_the_address_the_workers_are_told(create, given, address):
+def test_workers_get_the_address(create, given, address):
     assert create(**given).next_rendezvous().bootstrap_store_info.master_addr == address
 
 
-def test_after_closing_no_round_forms(create):
+def test_no_round_forms_after_closing(create):
     handler = create()
     handler.set_closed()
     assert handler.is_closed()
@@ -94,8 +94,8 @@ def test_after_closing_no_round_forms(create):
         handler.next_rendezvous()
 
 
-def test_shutdown_gives_the_port_back(create, quiet_port):
-    """One that the kernel gives to nobody: another process would have it at once."""
+def test_shutdown_releases_the_port(create, quiet_port):
+    """Uses a port that the kernel does not assign. Otherwise another process could get it immediately."""
     handler = create(master_port=quiet_port)
     assert handler.next_rendezvous().bootstrap_store_info.master_port == quiet_port
     assert is_held(quiet_port)
@@ -104,19 +104,19 @@ def test_shutdown_gives_the_port_back(create, quiet_port):
     assert not is_held(quiet_port)
 
 
-def test_several_nodes_are_refused(create):
+def test_several_nodes_are_rejected(create):
     with pytest.raises(ConfigurationError, match="'local' runs single-node jobs only, and --nnodes allows up to 4"):
         create(1, 4)
 
 
-def test_an_endpoint_is_refused_and_not_ignored(create):
+def test_endpoint_is_rejected(create):
     with pytest.raises(ConfigurationError) as refused:
         create(1, 2, endpoint="host:29400")
     assert [problem.origin for problem in refused.value.problems] == ["--rdzv-backend", "--rdzv-endpoint"]
     assert "remove 'host:29400'" in refused.value.problems[1].message
 
 
-def test_it_enters_by_the_plugins_door():
+def test_backend_is_registered_by_a_plugin():
     manager = PluginManager.load({})
     record = manager.provided(RendezvousBackendRecord, "local").record
     assert record.factory is builtin.create_handler

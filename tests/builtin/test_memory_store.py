@@ -12,7 +12,7 @@ SOON = timedelta(milliseconds=20)
 LONG = timedelta(seconds=60)
 
 
-def test_waiting_for_a_key_that_nobody_sets():
+def test_wait_for_a_missing_key_times_out():
     store = MemoryStore(timeout=SOON)
     with pytest.raises(TimeoutError, match=r"the keys \['k'\] were not set within 0\.02 s"):
         store.get("k")
@@ -37,10 +37,10 @@ operations = st.one_of(
 
 
 def outcome(store, operation):
-    """What an operation returns; of an error only that there was one, for torch has types of its own."""
+    """Return the operation's result, or only the fact that it failed, because torch has its own error types."""
     name, *arguments = operation
     if name == "get" and not store.check(arguments):
-        return "absent"  # both would wait for it
+        return "absent"  # both stores would wait for it
     try:
         return getattr(store, name)(*arguments)
     except ValueError:
@@ -50,7 +50,7 @@ def outcome(store, operation):
 @pytest.mark.torch
 @settings(max_examples=200, deadline=None)
 @given(st.lists(operations, max_size=20))
-def test_it_does_what_torchs_stores_do(story):
+def test_store_behaves_like_torchs(story):
     torch_store = pytest.importorskip("torch.distributed").HashStore()
     ours = MemoryStore()
     for operation in story:

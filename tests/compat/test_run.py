@@ -1,4 +1,4 @@
-"""What tools call in torch.distributed.run."""
+"""The functions of torch.distributed.run that tools call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def worker(tmp_path):
 
 
 @pytest.mark.torch
-def test_the_parser_has_what_torchs_has():
+def test_parser_accepts_torchs_flags():
     from torch.distributed.run import get_args_parser
 
     theirs, ours = (
@@ -33,19 +33,19 @@ def test_the_parser_has_what_torchs_has():
     assert (ours.training_script, ours.training_script_args) == ("script.py", ["--its-own"])
 
 
-def test_all_words_are_read_in_both_spellings():
+def test_flags_are_accepted_in_both_spellings():
     args = run.parse_args(["--nproc-per-node=2", "--max_restarts", "3", "-r3", "-m", "--rdzv-conf=a=1", "script"])
     assert (args.nproc_per_node, args.max_restarts, args.redirects, args.module) == ("2", "3", "3", True)
     assert args.rdzv_conf == ["a=1"]
 
 
-def test_a_job_runs(worker, tmp_path):
+def test_job_runs(worker, tmp_path):
     run.run(run.parse_args(["--standalone", "--nproc-per-node=2", worker, str(tmp_path), "0"]))
     assert {path.name for path in tmp_path.iterdir()} == {"worker.py", "0", "1"}
 
 
-def test_what_a_tool_sets_counts(worker, tmp_path):
-    """As accelerate does it: values of any type are put into what the parser made of nothing."""
+def test_values_set_by_a_tool_apply(worker, tmp_path):
+    """Tools such as accelerate parse an empty command line and then set values of any type."""
     args, _ = run.get_args_parser().parse_known_args(["script.py"])
     args.nnodes, args.nproc_per_node, args.rdzv_backend, args.standalone = "1", 2, "static", False
     args.master_port, args.monitor_interval, args.tee = None, 0.1, "0"
@@ -54,17 +54,17 @@ def test_what_a_tool_sets_counts(worker, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"worker.py", "0", "1"}
 
 
-def test_a_failure_is_raised(worker, tmp_path):
+def test_failure_is_raised(worker, tmp_path):
     with pytest.raises(ChildFailedError, match="exit code 3"):
         run.run(run.parse_args(["--standalone", worker, str(tmp_path), "3"]))
 
 
-def test_what_is_wrong_is_raised(worker):
+def test_invalid_configuration_is_raised(worker):
     with pytest.raises(ConfigurationError, match=r"--nnodes: .*'many'"):
         run.run(run.parse_args(["--nnodes=many", worker]))
 
 
-def test_a_flag_that_says_our_default_goes_before_a_variable(worker, tmp_path, monkeypatch):
+def test_flag_with_the_default_value_overrides_a_variable(worker, tmp_path, monkeypatch):
     monkeypatch.setenv("PET_NPROC_PER_NODE", "2")
     run.run(run.parse_args(["--standalone", "--nproc-per-node=1", worker, str(tmp_path), "0"]))
     assert {path.name for path in tmp_path.iterdir()} == {"worker.py", "0"}
@@ -74,7 +74,7 @@ def test_main_returns_after_success(worker, tmp_path):
     run.main(["--standalone", worker, str(tmp_path), "0"])
 
 
-def test_main_raises_as_torchs_does(worker, tmp_path, monkeypatch):
+def test_main_raises_like_torchs(worker, tmp_path, monkeypatch):
     for argv in (["--standalone", worker, str(tmp_path), "3"], None):
         monkeypatch.setattr(sys, "argv", ["elastic-torchrun", "--standalone", worker, str(tmp_path), "3"])
         with pytest.raises(ChildFailedError, match="exit code 3"):
@@ -84,7 +84,7 @@ def test_main_raises_as_torchs_does(worker, tmp_path, monkeypatch):
     assert not left.value.code
 
 
-def test_the_result_file_and_the_log_are_those_of_elastic_run(worker, tmp_path, monkeypatch, capsys):
+def test_result_file_and_log_equal_those_of_elastic_run(worker, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ELASTIC_RESULT_FILE", str(tmp_path / "result.json"))
     monkeypatch.setenv("ELASTIC_LOG_FORMAT", "json")
     with pytest.raises(ChildFailedError):
@@ -96,7 +96,7 @@ def test_the_result_file_and_the_log_are_those_of_elastic_run(worker, tmp_path, 
 
 @pytest.mark.torch
 def test_torch_distributed_launch_passes_the_local_rank(tmp_path):
-    """In another process, where our names are in place of torch's."""
+    """Runs in another process, in which our names replace torch's."""
     script = tmp_path / "script.py"
     script.write_text("import sys; print(sys.argv[1:])")
     launch = tmp_path / "launch.py"
@@ -107,6 +107,6 @@ def test_torch_distributed_launch_passes_the_local_rank(tmp_path):
         assert ran.stdout.split("\n")[0] == str(told)
 
 
-def test_every_setting_of_torchruns_is_a_flag_here():
+def test_every_torchrun_setting_is_a_flag():
     flags = {action.dest for action in run.get_args_parser()._actions}
     assert {name for name, spec in SPECS.items() if spec.torchrun} <= flags

@@ -1,5 +1,5 @@
-"""How each code block of the pages is run: in `test_blocks.py` or `test_block_jobs.py`, by another test, or not at all,
-with the reason. A new block that none of the lists knows fails `test_somebody_has_decided_about_every_block`.
+"""Lists how each code block in the docs is run: by `test_blocks.py` or `test_block_jobs.py`, by another test, or not at
+all, with the reason. A new block that is in none of the lists fails `test_every_block_is_run_or_listed_as_not_run`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ RUN_ELSEWHERE = [
 all blocks of the page in that language. A test gets them from the page, by `block_of` or `blocks_on`."""
 
 FOLLOWED = {
-    "docs/reference/hooks.md": "tests/hooks/test_spec.py",  # where they come from, the docstrings, is run
+    "docs/reference/hooks.md": "tests/hooks/test_spec.py",  # the docstrings that they come from are run
     "examples/elastic-sqlite/README.md": "tests/examples/test_sqlite.py",
 }
 """Pages of which another test reads every block."""
@@ -149,7 +149,7 @@ NEEDS = {
 
 
 def elsewhere(block):
-    """What runs it, or None."""
+    """Return what runs the block, or None."""
     for page, language, words, test in RUN_ELSEWHERE:
         if (block.page, block.language) == (page, language) and words in block.text:
             return test
@@ -161,7 +161,7 @@ def not_run(block):
 
 
 def without_pip(text):
-    """Its commands, without the lines that install: tests/packaging installs, and here everything is installed."""
+    """Return the commands without those that install packages, which tests/packaging runs."""
     return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("pip install "))
 
 
@@ -174,7 +174,7 @@ def of_kind(kind):
 
 
 def kind_of(block):
-    """How it is run."""
+    """Return how the block is run."""
     if block.language in NO_CODE:
         return "no code"
     if elsewhere(block):
@@ -191,7 +191,8 @@ def kind_of(block):
 
 
 def parameters(kind):
-    """One case for each text, with the marks of what it needs. Jobs of several nodes are nightly but on two pages."""
+    """Return a test case for each block, with marks for what it needs. Jobs with several nodes are nightly, except
+    those on two pages."""
     cases = {block.text: block for block in reversed(of_kind(kind))}
     return [pytest.param(block, id=block.id, marks=_marks(block)) for block in cases.values()]
 

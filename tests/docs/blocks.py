@@ -1,4 +1,4 @@
-"""The code blocks of the pages, and a shell to run them in."""
+"""The code blocks in the docs, and a shell that runs them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Block:
 
 
 def blocks_of(page, text):
-    """Fenced blocks, and those that are indented by four and follow an empty line, as Markdown has it."""
+    """Return the fenced blocks, and the blocks that are indented by four spaces and follow an empty line."""
     lines, number = text.splitlines(), 0
     while number < len(lines):
         start = number
@@ -75,19 +75,19 @@ def all_blocks():
 
 
 def blocks_on(page, language):
-    """Texts of all blocks of a page (its path from the root) in this language."""
+    """Return the texts of a page's blocks in this language. `page` is the path from the root."""
     return [block.text for block in blocks_of(page, (ROOT / page).read_text()) if block.language == language]
 
 
 def block_of(page, words):
-    """The text of the one block of a page (its path from the root) that has these words."""
+    """Return the text of the only block on a page that contains these words. `page` is the path from the root."""
     found = [block.text for block in blocks_of(page, (ROOT / page).read_text()) if words in block.text]
     assert len(found) == 1, f"expected one block with {words!r} in {page}, found {len(found)}"
     return found[0]
 
 
 def install(page, words, site):
-    """Put the distribution that a page shows into a folder: its `[project]` block, and the module with these words."""
+    """Install a page's distribution into a folder: its `[project]` block, and the module that contains these words."""
     toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
     project = toml.loads(block_of(page, "[project]"))["project"]
     info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
@@ -102,10 +102,11 @@ def install(page, words, site):
 
 
 def free_port(with_next=False):
-    """A port at which nothing listens; `with_next` means that nothing listens at the next port either. The ports stay
-    reserved for a while, so that the kernel gives them to no other program, but servers with SO_REUSEADDR can use them.
+    """Return a port on which nothing listens. With `with_next`, nothing listens on the next port either. The ports stay
+    reserved for a while: other programs do not get them from the kernel, but servers with SO_REUSEADDR can use them.
     """
-    from elastic_core.errors import ConfigurationError  # only here: the packages' tests run without the package
+    # Imported here, because the packages' tests run without the package.
+    from elastic_core.errors import ConfigurationError
     from elastic_core.support.sockets import PortReservation
 
     for _ in range(MOST_HELD):
@@ -122,14 +123,14 @@ def free_port(with_next=False):
 
 
 class Shell:
-    """Runs blocks in a folder, outside the checkout. Whatever still runs is ended by `close`."""
+    """Runs blocks in a folder outside the checkout. `close` ends all programs that are still running."""
 
     def __init__(self, folder):
         self.folder = folder
         self._started = []
 
     def start(self, script, **environ):
-        """In the background, with both streams in one file."""
+        """Start the block in the background, with both output streams in one file."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("ELASTIC_", "PET_", "TORCHELASTIC_"))}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         said = self.folder / f"said{len(self._started)}"
@@ -142,7 +143,7 @@ class Shell:
         return Started(process, said)
 
     def run(self, script, times=1, code=0, **environ):
-        """So often at the same time; each must end with this code. What they said."""
+        """Run the block `times` times in parallel, each with this exit code, and return the output of all runs."""
         started = [self.start(script, **environ) for _ in range(times)]
         return "".join(one.ended(code) for one in started)
 
@@ -168,12 +169,12 @@ class Started:
         return self._said.read_text(errors="replace")
 
     def ended(self, code=0):
-        """Wait for its end, which must be with this code. What it said."""
+        """Wait until the program has ended with this exit code, and return its output."""
         assert self.process.wait(LIMIT_S) == code, self.said
         return self.said
 
     def says(self, words):
-        """Wait until it does."""
+        """Wait until the program prints this."""
         deadline = time.monotonic() + LIMIT_S
         while words not in self.said:
             assert self.process.poll() is None, self.said

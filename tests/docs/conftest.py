@@ -1,4 +1,4 @@
-"""Helpers lie beside the tests that use them."""
+"""Makes the helper modules in this folder importable."""
 
 from __future__ import annotations
 

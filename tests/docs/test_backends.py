@@ -1,4 +1,4 @@
-"""The backend of docs/extend/backends.md keeps its contract."""
+"""The backend in docs/extend/backends.md fulfils its contract."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def shell(tmp_path):
     made.close()
 
 
-def test_it_keeps_its_contract(shell):
+def test_example_fulfils_its_contract(shell):
     said = shell.run(f"'{sys.executable}' -m pytest -q -rs -p no:cacheprovider test_board.py")
     assert re.search(r"[4-9]\d passed, 3 skipped", said), said

@@ -1,4 +1,4 @@
-"""The code blocks of the pages that start a job, or look at one."""
+"""Runs the code blocks in the docs that start or inspect a job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shell(tmp_path):
 
 @pytest.fixture
 def etcd():
-    """A function that starts a server of this test's own, at most one."""
+    """Return a function that starts this test's own server, at most once."""
     servers = []
 
     def endpoint():
@@ -43,20 +43,20 @@ def etcd():
 
 
 def here(text, etcd=None):
-    """The commands with the addresses of other machines replaced by free ports of this one."""
+    """Return the commands, with the addresses of other machines replaced by free ports on this one."""
     text = re.sub(r"(node0)?:29400\b", f"127.0.0.1:{free_port()}", without_pip(text))
     text = text.replace("--master-addr node0", "--master-addr 127.0.0.1").replace("29500", str(free_port()))
-    text = text.replace("node0,node1,node2", f"127.0.0.1:{free_port(with_next=True)}")  # etcd's peers
+    text = text.replace("node0,node1,node2", f"127.0.0.1:{free_port(with_next=True)}")  # for etcd's peers
     text = text.replace("node7", "127.0.0.1").replace("8080", str(free_port()))
     return re.sub(r"etcd0:2379(,etcd\d:2379)*", lambda _: etcd(), text)
 
 
 @pytest.mark.parametrize("block", parameters("elastic run"))
-def test_a_job_runs(block, shell, etcd):
+def test_job_runs(block, shell, etcd):
     need(block.text)
     several = "--nnodes" in block.text
     command = here(block.text, etcd)
-    quick = {"ELASTIC_RDZV_CONF": "last_call_timeout=0.5"} if ":4" in block.text else {}  # two of at most four
+    quick = {"ELASTIC_RDZV_CONF": "last_call_timeout=0.5"} if ":4" in block.text else {}  # two of up to four
     if "--node-rank" in command:
         other = shell.start(command.replace("--node-rank 0", "--node-rank 1"))
         said = shell.run(command) + other.ended()
@@ -68,7 +68,7 @@ def test_a_job_runs(block, shell, etcd):
 
 
 @pytest.mark.parametrize("block", parameters("torchrun --nproc-per-node"))
-def test_torchrun_and_elastic_run_the_same_command(block, shell):
+def test_command_works_with_torchrun_and_elastic(block, shell):
     theirs, ours = (shell.run(line) for line in block.text.splitlines())
     line = r"rank \d of 8: \['--epochs', '10'\]"
     assert sorted(re.findall(line, theirs)) == sorted(re.findall(line, ours))
@@ -76,7 +76,7 @@ def test_torchrun_and_elastic_run_the_same_command(block, shell):
 
 
 @pytest.mark.parametrize("block", parameters("of train.py"))
-def test_a_script_with_timers_runs(block, shell):
+def test_script_with_timers_runs(block, shell):
     of_page = [other for other in BLOCKS if other.page == block.page and "--watchdog=file" in other.text]
     need(of_page[0].text)
     (shell.folder / "train.py").write_text(f"batch = 'a step'\nbatches = [batch]\nstep = print\n{block.text}")
@@ -84,7 +84,7 @@ def test_a_script_with_timers_runs(block, shell):
 
 
 @pytest.mark.parametrize("block", parameters("elastic doctor"))
-def test_the_doctor_looks(block, shell):
+def test_doctor_command_works(block, shell):
     need(block.text)
     said = shell.run(here(block.text))
     assert "this run needs" in said
@@ -96,8 +96,8 @@ JOB = next(block for block in of_kind("elastic run") if block.page == SERVE.page
 
 @pytest.mark.nightly
 @pytest.mark.torch
-def test_a_job_is_looked_at_and_a_node_taken_out(shell):
-    """The blocks of one page, in another order: serve, run, status, drain, stop. Other pages have the same commands."""
+def test_status_and_drain_commands_work(shell):
+    """Runs one page's blocks in another order: serve, run, status, drain, stop. Other pages have the same commands."""
     page = [block for block in BLOCKS if block.page == SERVE.page]
     words = ("status", "drain", "stop")
     asked = [next(b for b in page if b.text.startswith(f"elastic {word}")) for word in words]
@@ -121,7 +121,7 @@ def test_a_job_is_looked_at_and_a_node_taken_out(shell):
 
 
 def status_of_two(shell, status):
-    """What it says once the two that are left run their next round."""
+    """Return the output of `elastic status` once the two remaining nodes run their next round."""
     deadline = time.monotonic() + LIMIT_S
     while "runs with 2 nodes" not in (said := shell.run(status)) or said.count(" running\n") < 2:
         assert time.monotonic() < deadline, said
@@ -129,8 +129,8 @@ def status_of_two(shell, status):
 
 
 @pytest.mark.parametrize("block", parameters("explain"))
-def test_what_slurm_gives_is_explained(block, shell):
-    """`srun` starts one of the tasks here."""
+def test_explain_shows_slurms_values(block, shell):
+    """In this test, `srun` starts only one of the tasks."""
     step = "SLURM_JOB_ID=123456 SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=4 SLURM_STEP_NUM_TASKS=4 SLURM_JOB_NUM_NODES=4"
     srun = f'srun() {{ shift 2; {step} SLURM_NNODES=4 SLURM_NODEID=2 SLURM_PROCID=2 "$@"; }}\n'
     said = shell.run(srun + block.text)
@@ -146,8 +146,8 @@ if where == "rank 1 of 2" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 """
 
 
-def test_logs_are_where_the_page_says(shell):
-    """All blocks of the page in their order, with a script that fails once; and the tree that it shows."""
+def test_log_files_are_at_the_documented_paths(shell):
+    """Runs all blocks of the page in order, with a script that fails once, and checks the documented file tree."""
     page = [block for block in BLOCKS if block.page == "docs/guides/logs.md"]
     tree = next(block.text for block in page if "logs/latest -> " in block.text)
     (shell.folder / "train.py").write_text(FAILS_ONCE)
@@ -165,7 +165,7 @@ def test_logs_are_where_the_page_says(shell):
 
 
 def assert_like(shown, said, differs):
-    """Each line that a page shows is there, whatever stands where `differs` matches."""
+    """Check that the output contains each line that the page shows, except for the parts that match `differs`."""
     for line in shown.splitlines():
         fixed = [part for part in re.sub(differs, "\0", line).split("\0") if part.strip()]
         assert any(has_in_order(found, fixed) for found in said.splitlines()), (line, said)
@@ -195,8 +195,8 @@ for step in itertools.count():
 """
 
 
-def test_a_hang_is_shown_as_on_the_page(shell):
-    """The first command, with a shorter timeout; and each line of what the page shows, but for numbers and paths."""
+def test_hang_report_matches_the_page(shell):
+    """Runs the first command with a shorter timeout, and compares the output except for numbers and paths."""
     block, shown = [block for block in BLOCKS if block.page == "docs/guides/debugging-a-hang.md"][:2]
     (shell.folder / "train.py").write_text(HANGS)
     quick = {"ELASTIC_HANG_WARMUP": "0", "ELASTIC_RDZV_ID": "job7"}
@@ -206,7 +206,7 @@ def test_a_hang_is_shown_as_on_the_page(shell):
 
 
 @pytest.mark.parametrize("block", parameters("token"))
-def test_who_has_the_token_may_look(block, shell):
+def test_request_with_the_token_is_answered(block, shell):
     need(block.text)
     if "openssl" in block.text and not shutil.which("openssl"):
         pytest.skip("openssl is not installed")

@@ -1,5 +1,5 @@
-"""Somebody has decided about every code block of the pages, and those that start no job are run: the others are in
-`test_block_jobs.py`. How each is run, or why not, is in `block_kinds.py`.
+"""Checks that every code block in the docs is run or listed as not run, and runs the blocks that start no job.
+`test_block_jobs.py` runs the others. `block_kinds.py` lists how each block is run, or why it is not.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ CONFIGURATION = "docs/guides/configuration.md"
 OURS = {"elastic-core", *(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))}
 
 
-def test_somebody_has_decided_about_every_block():
+def test_every_block_is_run_or_listed_as_not_run():
     known = {"no code", "elsewhere", "not run", *RUN_HERE}
     assert [(block.id, block.text) for block in BLOCKS if kind_of(block) not in known] == []
 
 
-def test_the_lists_have_nothing_that_is_no_longer_there():
+def test_lists_name_only_existing_blocks():
     for page, language, words, _ in RUN_ELSEWHERE:
         assert [b for b in BLOCKS if (page, language) == (b.page, b.language) and words in b.text], words
     assert {block.page for block in BLOCKS} >= set(FOLLOWED)
@@ -45,7 +45,7 @@ def test_the_lists_have_nothing_that_is_no_longer_there():
     assert {kind_of(block) for block in BLOCKS} >= RUN_HERE
 
 
-def test_what_ci_is_said_to_run_it_runs():
+def test_ci_runs_the_documented_environments():
     lines = {line.removeprefix(".tox/ci/bin/") for line in (ROOT / ".ci" / "run").read_text().splitlines()}
     for page, _, words, by in RUN_ELSEWHERE:
         for block in BLOCKS:
@@ -53,15 +53,15 @@ def test_what_ci_is_said_to_run_it_runs():
                 assert block.text.strip().removeprefix("python -m pip install tox && ") in lines
 
 
-def test_the_examples_of_the_hooks_are_those_of_the_docstrings():
-    """tests/hooks/test_spec.py runs them there."""
+def test_hook_examples_equal_the_docstrings():
+    """tests/hooks/test_spec.py runs the docstrings' examples."""
     code = [block.text for block in BLOCKS if block.page == "docs/reference/hooks.md" and block.language == "python"]
     own = "\n".join(inspect.getdoc(function) or "" for _, function in inspect.getmembers(spec, inspect.isfunction))
     assert len(code) > 10
     assert [text for text in code if "".join(text.split()) not in "".join(own.split())] == []
 
 
-def test_what_is_to_be_installed_is_ours_or_torch():
+def test_install_commands_name_only_our_packages_and_torch():
     lines = [line for block in BLOCKS for line in re.findall(r"^pip install (.*)$", block.text, re.M)]
     named = {re.sub(r"[\['].*?(\]'?|$)", "", word.strip("'")) for line in lines for word in line.split()}
     assert named <= OURS | {"torch"}
@@ -70,7 +70,7 @@ def test_what_is_to_be_installed_is_ours_or_torch():
 
 @pytest.mark.integration
 @pytest.mark.parametrize("block", parameters("python"))
-def test_python_runs_and_prints_what_it_says(block, tmp_path):
+def test_python_block_prints_the_documented_output(block, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(block.text)
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S)
@@ -80,14 +80,14 @@ def test_python_runs_and_prints_what_it_says(block, tmp_path):
 
 
 @pytest.mark.parametrize("block", [case for case in parameters("toml") if "[project" in case.values[0].text])
-def test_entry_points_are_of_the_group_that_is_looked_up(block):
+def test_entry_points_use_the_group_of_the_core(block):
     toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
     ((name, module),) = toml.loads(block.text)["project"]["entry-points"][GROUP].items()
     assert re.fullmatch(r"[\w-]+", name)
     assert re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", module)
 
 
-def test_the_config_file_of_the_page_is_read(tmp_path):
+def test_documented_config_file_is_valid(tmp_path):
     block = next(block for block in of_kind("toml") if block.page == "docs/reference/settings.md")
     (tmp_path / "elastic.toml").write_text(block.text)
     reading = read(Sources(["--nnodes=2", "--rdzv-id=job7"], {}, tmp_path), require_script=False)
@@ -98,8 +98,8 @@ def test_the_config_file_of_the_page_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("block", [case for case in parameters("toml") if case.values[0].page == CONFIGURATION])
-def test_the_files_of_the_page_about_configuration_are_read(block, tmp_path):
-    """All of a file counts, and everything else is an error."""
+def test_config_files_of_the_configuration_guide_are_valid(block, tmp_path):
+    """The whole file is read, and anything unknown in it is an error."""
     (tmp_path / "elastic.toml").write_text(block.text)
     reading = read(Sources(["--rdzv-id=job7"], {}, tmp_path), require_script=False)
     chosen = reading.settings.rdzv_backend
@@ -112,7 +112,7 @@ def manifest(words):
     return pytest.importorskip("yaml").safe_load(next(b.text for b in of_kind("yaml") if words in b.text))
 
 
-def test_kubernetes_takes_the_container_of_the_page():
+def test_documented_container_is_valid_for_kubernetes():
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     (container,) = manifest("containers:")["containers"]
     pod = {"containers": [{"image": "mine", **container}]}
@@ -120,7 +120,7 @@ def test_kubernetes_takes_the_container_of_the_page():
     kubernetes_validate.validate(whole, kubernetes_validate.latest_version(), strict=True)
 
 
-def test_its_command_and_probes_fit_together():
+def test_probes_use_the_port_of_the_command():
     (container,) = manifest("containers:")["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert container["command"][:2] == ["elastic", "run"]
@@ -132,7 +132,7 @@ def test_its_command_and_probes_fit_together():
     assert [rule["regex"] for rule in job["relabel_configs"]] == list(ports)
 
 
-def test_queries_name_metrics_that_there_are():
+def test_queries_use_existing_metrics():
     (block,) = (block for block in BLOCKS if "sum by (cause)" in block.text)
     documented = (ROOT / "docs" / "reference" / "health.md").read_text()
     for name in set(re.findall(r"\belastic_\w+", block.text)):

@@ -1,4 +1,4 @@
-"""The scripts of docs/guides/checkpointing.md continue after a restart, and with another number of workers."""
+"""The scripts in docs/guides/checkpointing.md continue after a restart, and with another number of workers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_ddp_script_leaves_no_gloo_thread_that_could_abort_its_exit(shell):
 
 
 def is_as_without_restarts(shell, command):
-    """The trained model is the one of a run that changes nothing and fails in nothing."""
+    """Check that the trained model equals that of a run without failures and with a constant number of workers."""
     torch = pytest.importorskip("torch")
     checkpoint = shell.folder / "checkpoint.pt"
     trained = torch.load(checkpoint, weights_only=True)["model"]

@@ -1,4 +1,4 @@
-"""The page of commands has every command, and every flag that its help has."""
+"""The page on commands lists every command, and every flag of its help."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def flags_of(text):
     return re.findall(r"^\| `(--[\w-]+)", text, re.M)
 
 
-def test_every_command_is_there_and_no_other(capsys):
+def test_page_lists_exactly_the_commands(capsys):
     (known,) = re.findall(r"expected a command \((.*?)\)", said(["nonsense"], capsys))
     assert set(SECTIONS) | {"run"} == set(known.split(", "))
     assert set(re.findall(r"^  (\w+)  +\w", said(["--help"], capsys), re.M)) == set(known.split(", "))
 
 
 @pytest.mark.parametrize("name", sorted(SECTIONS))
-def test_what_its_help_has_is_on_the_page_and_no_other(capsys, name):
+def test_page_lists_exactly_the_flags_of_the_help(capsys, name):
     text = said([name, "--help"], capsys)
     assert flags_of(SECTIONS[name]) == re.findall(r"^  (--[\w-]+)", text, re.M)
     codes = re.findall(r"^  (\d+)  ", text, re.M)
@@ -57,7 +57,7 @@ ON_A_PAGE = {block.text.strip() for block in all_blocks() if block.page == "docs
 """Run with that page: a store that is served, a job there, a look at it, a node that is taken out."""
 
 
-def test_the_examples_that_need_a_job_are_those_of_a_page_whose_blocks_are_run():
+def test_examples_that_need_a_job_are_run_elsewhere():
     needing = [example for example in EXAMPLES if example.split()[1] in ("status", "drain", "stop", "serve")]
     assert len(needing) == 4
     assert set(needing) <= ON_A_PAGE
@@ -66,5 +66,5 @@ def test_the_examples_that_need_a_job_are_those_of_a_page_whose_blocks_are_run()
 
 @pytest.mark.torch
 @pytest.mark.parametrize("example", sorted(set(EXAMPLES) - ON_A_PAGE))
-def test_an_example_works(example, shell):
+def test_example_works(example, shell):
     assert shell.run(example.replace("node0:29400", f"127.0.0.1:{free_port()}"))

@@ -1,4 +1,4 @@
-"""Every page can be found, and every public module has a page. What Sphinx says of them is for `tox run -e docs`."""
+"""Every page can be found from the index. Sphinx checks the rest (`tox run -e docs`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 
-def test_the_entry_page_leads_to_every_page():
+def test_index_leads_to_every_page():
     links = set(re.findall(r"\]\(([\w/-]+\.md)\)", (DOCS / "index.md").read_text()))
     assert links == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"index.md"}
 
@@ -27,8 +27,8 @@ def shell(tmp_path):
     made.close()
 
 
-def test_the_contract_of_stores_on_the_page_is_kept(shell):
-    """It is installed, as a plugin whose store is that of the core."""
+def test_documented_store_fulfils_its_contract(shell):
+    """Installs the page's contract as a plugin that registers the core's store."""
     for name, text in {
         "my_package-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: my-package\nVersion: 1\n",
         "my_package-1.dist-info/entry_points.txt": "[elastic]\nmine = my_package.plugin\n",
@@ -63,7 +63,7 @@ def at(url):
 """
 
 
-def test_the_causes_of_the_concepts_are_those_of_the_code():
+def test_documented_restart_causes_equal_the_code():
     rows = re.findall(r"^\| ([a-z ]+) \| .* \| (yes|no)", (DOCS / "concepts" / "how-it-works.md").read_text(), re.M)
     assert {cause for cause, _ in rows} == {cause.value for cause in Cause}
     assert [cause for cause, costs in rows if costs == "yes"] == [Cause.FAILURE.value]

@@ -1,4 +1,4 @@
-"""The pages on Slurm and Kubernetes lead to the variables that are read."""
+"""The pages on Slurm and Kubernetes link to the variables that are read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SLURM, KUBERNETES = ((ROOT / "docs" / "guides" / f"{name}.md").read_text() for n
 SETTINGS = (ROOT / "docs" / "reference" / "settings.md").read_text()
 
 
-def test_slurms_page_names_each_setting_and_links_to_its_variables():
+def test_slurm_guide_names_each_setting_and_links_to_its_variables():
     assert "(../reference/settings.md#scheduler)" in SLURM
     table = SETTINGS.partition("\n## scheduler\n")[2]
     rows = dict(re.findall(r"^\| `(--[\w-]+)` \| (.*?) \|", table, re.M))
@@ -22,6 +22,6 @@ def test_slurms_page_names_each_setting_and_links_to_its_variables():
         assert set(re.findall(r"\w*[A-Z]_\w+", rows[SPECS[name].flag])) == set(variables)
 
 
-def test_what_is_not_slurms_is_the_indexed_jobs():
+def test_scheduler_variables_belong_to_slurm_or_indexed_jobs():
     others = {variable for variables in READ.values() for variable in variables if "SLURM" not in variable}
     assert set(re.findall(r"JOB_COMPLETION_\w+", KUBERNETES)) == others

@@ -1,4 +1,4 @@
-"""Exit codes on the pages are those of the code, the doctor's with the order in which they count."""
+"""The exit codes on the pages equal those in the code, including the precedence of the doctor's codes."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def code_of(*checks):
 
 
 def table(text, head):
-    """First and second cell of each row of the table with this head."""
+    """Return the first and second cell of each row in the table with this header."""
     _, _, below = text.partition(f"\n| {head} |")
     return re.findall(r"^\| (.+?) \| (.+?) \|", below.partition("\n\n")[0], re.M)
 
 
-def test_the_doctors_codes_are_those_that_it_can_leave_with():
+def test_doctor_page_lists_exactly_the_doctors_exit_codes():
     told = {int(code) for code, _ in table(DOCTOR, "exit code | meaning") if code.isdigit()}
     assert told == {code_of(), *map(code_of, Check)}
 
 
-def test_the_general_table_says_which_codes_the_doctor_has():
+def test_exit_code_table_marks_the_doctors_codes():
     mine = {int(code) for code in ExitCode if "doctor:" in code.meaning}
     assert mine == set(map(code_of, Check))
 
 
-def test_the_order_in_which_they_count_is_told():
+def test_precedence_of_exit_codes_is_documented():
     (first, then, last) = map(int, re.search(r"The first of (\d), (\d) and (\d) that applies", DOCTOR).groups())
     order = [first, then, last]
     for one, other in combinations(Check, 2):
@@ -47,12 +47,12 @@ def test_the_order_in_which_they_count_is_told():
 
 
 @pytest.mark.parametrize("check", Check)
-def test_the_code_of_each_check_is_told(check):
+def test_exit_code_of_each_check_is_documented(check):
     (row,) = re.findall(rf"^\| `{check.value}` \| .* \| (\d+) \|$", REFERENCE, re.M)
     assert int(row) == code_of(check)
 
 
-def test_pages_name_no_code_that_there_is_not():
+def test_pages_name_only_existing_exit_codes():
     known = {*map(int, ExitCode), *(128 + number for number in signal.valid_signals())}
     named = [(page, int(code)) for page in PAGES for code in NAMED.findall(page.read_text())]
     assert [found for found in named if found[1] not in known] == []

@@ -1,4 +1,4 @@
-"""The script of docs/guides/gpu.md runs, here with two workers on the CPU."""
+"""The script in docs/guides/gpu.md runs, here with two workers on the CPU."""
 
 from __future__ import annotations
 

@@ -21,17 +21,17 @@ TABLE = re.compile(r"^\| exit code \| .*\n\|[-|]+\n((?:\|.*\n)+)", re.M)
 
 
 def codes_told(text):
-    """In sentences, and in the first column of tables of exit codes."""
+    """Return the exit codes in sentences, and in the first column of tables."""
     rows = [row for table in TABLE.findall(text) for row in re.findall(r"^\| (\d+) ", table, re.M)]
     return {int(one or other) for one, other in TOLD.findall(text)} | {int(row) for row in rows}
 
 
 def section(page, title):
-    """The text below a heading of the second rank."""
+    """Return the text below a second-level heading."""
     return (DOCS / page).read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def test_the_options_of_the_health_endpoint_are_told_with_their_defaults():
+def test_health_options_are_listed_with_their_defaults():
     pytest.importorskip("elastic_http_health")
     record = PluginManager.load(os.environ).select(HealthEndpointRecord, "http")
     rows = re.findall(r"^\| `(\w+)` \| (\S+) \| \S", section("reference/health.md", "Options"), re.M)
@@ -41,5 +41,5 @@ def test_the_options_of_the_health_endpoint_are_told_with_their_defaults():
     assert {name: default.strip("`") for name, default in rows} == shown
 
 
-def test_the_table_of_troubles_has_every_exit_code_but_success():
+def test_troubleshooting_covers_every_exit_code_but_success():
     assert codes_told((DOCS / "guides" / "troubleshooting.md").read_text()) == set(ExitCode) - {ExitCode.SUCCESS}

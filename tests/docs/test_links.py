@@ -1,4 +1,4 @@
-"""Links between pages lead somewhere, also those of pages that Sphinx does not see: README files, the changelog."""
+"""Links between pages are valid, also in files that Sphinx does not process: README files and the changelog."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ ALL = sorted({*PAGES, *ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md")})
 
 
 def anchors(text):
-    """Of the headings, as Sphinx and code hosts make them."""
+    """Return the headings' anchors in the form that Sphinx and code hosts use."""
     headings = re.findall(r"^#+ (.+)$", text, re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def broken(page, text):
-    """The links of a page to files or headings that there are not."""
+    """Return a page's links to files or headings that do not exist."""
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"https?:|mailto:", link)]
     return [link for link in links if not leads_somewhere(page, *link.partition("#")[::2])]
 
@@ -28,5 +28,5 @@ def leads_somewhere(page, path, anchor):
     return there.exists() and anchor in anchors(there.read_text())
 
 
-def test_links_lead_somewhere():
+def test_links_are_valid():
     assert {page: found for page in ALL if (found := broken(page, page.read_text()))} == {}

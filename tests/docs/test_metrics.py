@@ -1,4 +1,4 @@
-"""The agent puts the metrics that the reference tells, and no other."""
+"""The agent records exactly the metrics in the reference."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def listening():
 
 
 def told():
-    """Every name of the table, and what it says of its value."""
+    """Return the names in the table, each with the description of its value."""
     rows = re.findall(r"^\| (`.*?`) \| .* \| (.*) \|$", PAGE, re.M)
     return {name: value for names, value in rows for name in whole(re.findall("`([^`]+)`", names))}
 
 
 def whole(names):
-    """With names that begin with a dot made whole by what stands before the first one's last dot."""
+    """Complete the names that begin with a dot with the part of the first name before its last dot."""
     head = names[0].rpartition(".")[0]
     return [head + name if name.startswith(".") else name for name in names]
 
@@ -58,7 +58,7 @@ def of_workers():
 
 @pytest.fixture
 def failed(listening, tmp_path):
-    """A real run that restarts and fails."""
+    """The metrics of a real run that restarts and then fails."""
     (tmp_path / "fail.py").write_text(FAIL)
     config = LaunchConfig(1, 1, 2, role="default", max_restarts=1)
     with pytest.raises(ChildFailedError):
@@ -66,8 +66,8 @@ def failed(listening, tmp_path):
     return listening
 
 
-def test_a_run_puts_what_is_told_and_nothing_else(failed):
-    """What it cannot put as well, because it failed, is put below."""
+def test_failed_run_records_exactly_the_documented_metrics(failed):
+    """The next test covers the metrics that a failed run does not record."""
     calls = {name for name in failed.names if not name.startswith("workers.")}
     assert {re.sub(r"\.(success|failure|duration\.ms)$", "", name) for name in calls} == of_calls()
     assert {name for name in calls if name.endswith(".duration.ms")} == {f"{name}.duration.ms" for name in of_calls()}
@@ -75,7 +75,7 @@ def test_a_run_puts_what_is_told_and_nothing_else(failed):
 
 
 @pytest.mark.parametrize("state", ["SUCCEEDED", "STOPPED"])
-def test_the_end_of_another_run_puts_what_is_told(listening, state):
+def test_end_of_a_run_records_the_documented_metric(listening, state):
     MetricRecorder("default", 1)(AgentFinished("job", state, "", 0))
     assert f"workers.default.{state.lower()}" in listening.names
     assert listening.names <= of_workers()

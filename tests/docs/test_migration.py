@@ -1,4 +1,4 @@
-"""The page for torchrun's users and the code, ours and torch's, say the same."""
+"""The page for users of torchrun agrees with our code and with torch's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNCHANGED = re.search(r"^.* are unchanged\.", PAGE, re.M)[0]
 
 
 def rows(head):
-    """The rows of the table whose first column has this head, as lists of cells."""
+    """Return the rows, as lists of cells, of the table whose first column has this header."""
     (body,) = re.findall(rf"^\| {re.escape(head)} \|.*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.M)
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in body.splitlines()]
 
@@ -35,13 +35,13 @@ def words(cell):
 
 
 def sentence(start):
-    """What follows these words, up to the next full stop."""
+    """Return the text after these words, up to the next full stop."""
     return PAGE.partition(start)[2].partition(".")[0]
 
 
 @cache
 def flags():
-    """Of torchrun's flags those that differ, by the name of the setting."""
+    """Return torchrun's flags that have another name here, by setting."""
     long = [(word, cells) for cells in rows("flag") for word in words(cells[0]) if word.startswith("--")]
     return {word.lstrip("-").replace("-", "_"): cells for word, cells in long}
 
@@ -57,7 +57,7 @@ def backends():
     return {item.record.name: item.record for item in provided if item.record.options is not None}
 
 
-def test_every_flag_of_torchruns_is_there():
+def test_every_torchrun_flag_is_in_the_table():
     same = {name.lstrip("-").replace("-", "_") for name in same_flags() if name.startswith("--")}
     assert same & set(flags()) == set()
     assert same | set(flags()) == {name for name, spec in SPECS.items() if spec.torchrun}
@@ -65,14 +65,14 @@ def test_every_flag_of_torchruns_is_there():
     assert {spec.short for spec in SPECS.values() if spec.short} == {word for word in named if len(word) == 2}
 
 
-def test_every_flag_of_ours_is_there_and_no_other():
+def test_table_lists_exactly_our_flags():
     known = {flag for command in (STATUS, DRAIN, SERVE) for flag in (spec.flag for spec in command.specs.values())}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE))
     assert named >= {spec.flag for spec in SPECS.values()}
     assert named <= {spec.flag for spec in SPECS.values()} | known | {"--epochs"}
 
 
-def test_every_option_of_torchruns_is_there():
+def test_every_torchrun_option_is_in_the_table():
     ours = {option.name for record in backends().values() for option in record.options}
     named = {word.partition("=")[0] for cells in rows("option") for word in words(cells[0])} - {"static", "etcd"}
     named |= set(words(UNCHANGED))
@@ -81,13 +81,13 @@ def test_every_option_of_torchruns_is_there():
 
 
 def defaults(cell):
-    """Backend and number, of a cell such as "5 s; `etcd`: 30 s". A number of no backend is of c10d's."""
+    """Return each backend's number in a cell such as "5 s; `etcd`: 30 s". A number without a backend is c10d's."""
     for part in cell.split("; "):
         if found := re.match(r"(?:(`.*`): )?(\d+)\b", part):
             yield from ((name, float(found[2])) for name in words(found[1] or "`c10d`"))
 
 
-def test_the_defaults_of_options_are_the_backends():
+def test_documented_option_defaults_equal_the_backends():
     shown = {(words(cells[0])[0], *default) for cells in rows("option") for default in defaults(cells[2])}
     shown |= {("timeout", name, 600.0) for name in ("static", "etcd-legacy")}
     declared = {
@@ -106,14 +106,14 @@ def sources():
     return "\n".join(path.read_text() for path in code)
 
 
-def test_the_variables_that_differ_are_read_unless_the_page_denies_it():
+def test_other_variables_are_read_unless_the_page_says_otherwise():
     text = sources()
     for cells in rows("read by the agent"):
         for name in words(cells[0]):
             assert (cells[1] == "not read") == (name not in text), name
 
 
-def test_the_workers_variables_that_differ_are_set_unless_the_page_denies_it():
+def test_other_worker_variables_are_set_unless_the_page_says_otherwise():
     plan = RoundPlan(1, "job", "node", "role", 0, 1, 2, 2, "::1", 1, False, 0, 0, (WorkerRanks(0, 0, 0),) * 2)
     ours = EnvironmentPolicy()(plan, plan.ranks[0], {}, "file")
     for cells in rows("set for the workers"):
@@ -122,12 +122,12 @@ def test_the_workers_variables_that_differ_are_set_unless_the_page_denies_it():
 
 
 @pytest.mark.torch
-def test_no_flag_of_torchs_parser_is_missing():
+def test_page_covers_torchs_parser():
     from torch.distributed.run import get_args_parser
 
     nothing = {"unset", "empty", "none", "", "[]"}
     parser = get_args_parser()
-    parser.prog = "torchrun"  # else it is what runs the tests, and that may look like a flag
+    parser.prog = "torchrun"  # otherwise it would be the test runner's name, which may look like a flag
     defaults = vars(parser.parse_args(["script"]))
     same = {name.lstrip("-").replace("-", "_") for name in same_flags() if name.startswith("--")}
     assert set(defaults) == {*flags(), *same, "training_script", "training_script_args"}
@@ -140,7 +140,7 @@ def test_no_flag_of_torchs_parser_is_missing():
 
 
 @pytest.mark.torch
-def test_torchs_timeouts_are_those_that_the_page_tells():
+def test_documented_timeouts_equal_torchs():
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousTimeout
 
     timeout = RendezvousTimeout()

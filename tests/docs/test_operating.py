@@ -1,4 +1,4 @@
-"""The tables of defaults on the page about operating a job match the code."""
+"""The tables of defaults in the guide on operating jobs match the code."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def told_defaults():
     return {name.lstrip("-").replace("-", "_"): float(value) for name, value in rows}
 
 
-def test_defaults_are_those_of_the_code():
+def test_documented_defaults_equal_the_code():
     told = told_defaults()
     theirs = {**DEFAULTS, **{name: spec.default for name, spec in SPECS.items()}}
     assert len(told) == 7
     assert told == {name: theirs[name] for name in told}
 
 
-def test_the_windows_are_reckoned_right():
+def test_documented_windows_are_computed_correctly():
     for values, lost, pause in re.findall(r"^\| (default|`[^`]+`) \| ([\d.]+) s \| up to ([\d.]+) s", TUNING, re.M):
         given = dict(re.findall(r"(\w+)=([\d.]+)", values))
         interval = float(given.get("keep_alive_interval", DEFAULTS["keep_alive_interval"]))

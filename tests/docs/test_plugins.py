@@ -1,4 +1,4 @@
-"""The plugin of the tutorial in docs/extend/plugins.md, installed as the page says."""
+"""The tutorial's plugin in docs/extend/plugins.md, installed as the page describes."""
 
 from __future__ import annotations
 

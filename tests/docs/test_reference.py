@@ -1,4 +1,4 @@
-"""The docs and the code say the same."""
+"""The reference agrees with the code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_generated_pages_are_current(name):
     assert (DOCS / "reference" / name).read_text() == generator().PAGES[name](), "run: python docs/generate.py"
 
 
-def test_every_change_of_the_state_is_among_those_that_are_drawn():
+def test_diagram_shows_every_change_of_the_state():
     functions = inspect.getmembers(model, inspect.isfunction)
     changes = {name for name, function in functions if function.__annotations__.get("return") == "State"}
     drawn = set(re.findall(r"\bchanges\.(\w+)\(", (DOCS / "round_states.py").read_text()))
@@ -43,7 +43,7 @@ def test_every_change_of_the_state_is_among_those_that_are_drawn():
     assert changes == drawn
 
 
-def test_every_variable_of_a_worker_is_documented_and_no_other():
+def test_page_lists_exactly_the_workers_variables():
     plan = RoundPlan(1, "job", "node", "role", 0, 1, 2, 2, "::1", 1, False, 0, 0, (WorkerRanks(0, 0, 0),) * 2)
     ours = EnvironmentPolicy(True, faulthandler=True)(plan, plan.ranks[0], {}, "file")
     table = (DOCS / "reference" / "worker-environment.md").read_text()
@@ -55,7 +55,7 @@ CODE = [*(ROOT / "elastic_core").rglob("*.py"), *(ROOT / "plugins").glob("*/elas
 
 
 def takers_of_events(tree):
-    """The functions with an `EventName` among their arguments, and its place there."""
+    """Return the functions that take an `EventName`, each with the argument's position."""
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
             arguments = [*function.args.posonlyargs, *function.args.args]
@@ -64,7 +64,7 @@ def takers_of_events(tree):
                 yield function.name, kinds.index("EventName")
 
 
-def test_no_line_logs_what_is_not_on_the_list():
+def test_code_logs_only_listed_events():
     trees = [ast.parse(path.read_text()) for path in CODE]
     places = dict.fromkeys(LEVELS, 0) | dict(taker for tree in trees for taker in takers_of_events(tree))
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -73,7 +73,11 @@ def test_no_line_logs_what_is_not_on_the_list():
     texts = {each.value for value in given for each in ast.walk(value) if isinstance(each, ast.Constant)}
     names = {text for text in texts if isinstance(text, str)}
     assert names - set(EVENTS) == set()
-    assert {"round formed", "became leader", "observer failed"} <= names  # by a logger, and by others that take one
+    assert {
+        "round formed",
+        "became leader",
+        "observer failed",
+    } <= names  # by a logger, and by functions that take an event name
 
 
 def test_every_log_event_is_used():

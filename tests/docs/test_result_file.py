@@ -1,4 +1,4 @@
-"""The result file of a real run has the keys and types that the reference tells, and no other."""
+"""The result file of a real run has exactly the keys and types in the reference."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAIL = "import os; assert os.environ['RANK'] == '0', 'no samples'"
 
 
 def table(text):
-    """Key -> type in words and meaning. A cell with several types has one for each key of its row."""
+    """Return the type and the meaning of each key. A cell with several types has one for each key in its row."""
     told = {}
     for keys, types, meaning in re.findall(r"^\| (`.*?`) \| (.*?) \| (.*) \|$", text, re.M):
         keys = re.findall(r"`(\w+)`", keys)
@@ -36,7 +36,7 @@ def table(text):
 
 
 def fits(value, words):
-    """Whether a value has one of the types of these words."""
+    """Return whether a value has one of the types that these words name."""
     return type(value) in [TYPES[word] for word in words.split(" or ")]
 
 
@@ -49,27 +49,27 @@ def outcome(tmp_path_factory):
     return json.loads((folder / "out.json").read_text())
 
 
-def test_the_run_has_something_to_tell_of_everything(outcome):
-    assert [key for key, value in outcome.items() if value in (None, [], "")] == ["stops"]  # nobody asked it to stop
+def test_run_fills_every_key(outcome):
+    assert [key for key, value in outcome.items() if value in (None, [], "")] == ["stops"]  # no stop was requested
 
 
-def test_every_key_is_told_and_no_other(outcome):
+def test_page_lists_exactly_the_keys(outcome):
     assert list(table(OF_RUN)) == list(outcome)
 
 
-def test_every_key_of_a_failure_is_told_and_no_other(outcome):
+def test_page_lists_exactly_the_keys_of_a_failure(outcome):
     assert outcome["first_failure"] in outcome["failures"]
     assert set(table(OF_FAILURE)) == set(outcome["first_failure"])
 
 
 @pytest.mark.parametrize("key", ["error", "rounds", "workers", "restarts"])
-def test_the_keys_of_what_is_within_are_told_and_no_other(outcome, key):
+def test_page_lists_exactly_the_nested_keys(outcome, key):
     _, meaning = table(OF_RUN)[key]
     within = outcome[key] if isinstance(outcome[key], dict) else outcome[key][0]
     assert set(re.findall(r"`([a-z_]+)`", meaning)) - {"failure", "hang", "membership"} == set(within)
 
 
-def test_values_are_of_the_type_that_is_told(outcome):
+def test_values_have_the_documented_types(outcome):
     told = [(key, outcome[key], words) for key, (words, _) in table(OF_RUN).items()]
     told += [(key, outcome["first_failure"][key], words) for key, (words, _) in table(OF_FAILURE).items()]
     assert [row for row in told if not fits(row[1], row[2])] == []

@@ -1,4 +1,4 @@
-"""What pages show of the log, of the doctor and of a report has the form and the words that the tools have."""
+"""Samples of log lines, findings and reports on the pages match the actual output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shell(tmp_path):
 
 @pytest.fixture
 def written():
-    """A function that writes a line of the log and returns it without its time."""
+    """Return a function that logs an event and returns the line without its timestamp."""
     stream = io.StringIO()
     log.configure(level="debug", stream=stream)
 
@@ -42,25 +42,25 @@ def written():
 
 
 def fields_of(text):
-    """`a=1 b="two words"`, with the values as the log was given them."""
+    """Parse fields such as `a=1 b="two words"` into the values that were logged."""
     pairs = [word.partition("=") for word in shlex.split(text)]
     return {name: json.loads(value) if re.match(r"[\d\[]+[\d\]]*$", value) else value for name, _, value in pairs}
 
 
 @pytest.mark.parametrize(("page", "words"), LOGS)
-def test_lines_of_the_log_are_shown_as_it_writes_them(page, words, written):
+def test_documented_log_lines_match_the_log(page, words, written):
     shown = re.findall(rf"^.*\b(?:info|warning|error) {{4,}}[a-z].*$|^{TIME}.*$", block_of(page, words), re.M)
     assert shown
     for line in shown:
         assert LINE.fullmatch(line), line
         _, level, event, pairs = LINE.fullmatch(line).groups()
         assert written(level, event, fields_of(pairs)) == line.partition(" ")[2]
-    assert sorted(shown) == shown  # no clock goes back
+    assert sorted(shown) == shown  # timestamps never decrease
 
 
 @pytest.mark.torch
-def test_the_first_lines_of_a_job_are_those_that_the_page_shows(shell):
-    """All but those about waiting, which take seconds."""
+def test_first_log_lines_match_the_page(shell):
+    """Compares all lines except those about waiting, which would take seconds."""
     pytest.importorskip("elastic_c10d")
     (shell.folder / "train.py").write_text("")
     job = f"--nnodes=1:2 --rdzv-endpoint=127.0.0.1:{free_port()} --rdzv-id=job7 --rdzv-conf=last_call_timeout=0.1"
@@ -80,7 +80,7 @@ ROW = re.compile(r"(\w+) +([a-z-]+)  +(\S.*)\n(?: +-> (.*)\n)?")
 
 
 @pytest.mark.parametrize(("page", "words"), DOCTOR)
-def test_findings_are_shown_as_the_doctor_prints_them(page, words):
+def test_documented_findings_match_the_doctor(page, words):
     block = block_of(page, words)
     findings = [Finding(Level(level), Check(check), told, more) for level, check, told, more in ROW.findall(block)]
     settings = replace(Settings(), nnodes=NodeRange(2, 4), rdzv_backend="c10d", rdzv_endpoint="node0:29400")
@@ -96,7 +96,7 @@ raise ValueError("no samples")
 """
 
 
-def test_the_report_of_the_readme_is_what_a_job_ends_with(shell):
+def test_failure_report_matches_the_readme(shell):
     (shell.folder / "train.py").write_text(FAILS)
     said = shell.run("elastic run --nproc-per-node=2 --max-restarts=3 --rdzv-id=digits train.py", code=1)
     report = "elastic: job " + said.partition("elastic: job ")[2]

@@ -1,4 +1,4 @@
-"""Events and JSON documents have the keys that the reference tells."""
+"""Events and JSON documents have the keys in the reference."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 
 def table(page, title):
-    """The rows of the first table below a heading."""
+    """Return the rows of the first table below a heading."""
     below = (REFERENCE / page).read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
     rows = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in re.findall(r"^\| .*", below, re.M)]
     return {re.search("`([^`]+)`", row[0])[1]: row for row in rows[1:]}
 
 
-def test_the_metadata_of_events_are_told(capsys):
+def test_page_lists_the_metadata_of_events(capsys):
     recorder = EventRecorder(open_handler("console"))
     recorder(RoundFormed("job", 1, 0, 1, 0.1))
     recorder(WorkersStarted("job", 1, {0: 1}))
@@ -54,7 +54,7 @@ def test_the_metadata_of_events_are_told(capsys):
         assert told == set(seen[name].metadata), name
 
 
-def test_the_keys_of_explain_are_told():
+def test_page_lists_the_keys_of_explain():
     document = explain.as_dict(config.read(config.Sources(["x.py"], {}, Path("/")), require_script=False), ())
     rows = table("json.md", "`elastic explain --json`")
     assert list(rows) == list(document)
@@ -62,7 +62,7 @@ def test_the_keys_of_explain_are_told():
     assert set(re.findall("`([a-z]+)`", rows["settings"][2])) == set(entry)
 
 
-def test_the_keys_of_plugins_are_told():
+def test_page_lists_the_keys_of_plugins():
     assert list(table("json.md", "`elastic plugins --json`")) == list(listing.as_dict(PluginManager.load(os.environ)))
 
 
@@ -78,7 +78,7 @@ zk = absent_one:create
 
 @pytest.fixture
 def full(tmp_path):
-    """A listing of two distributions in which no list is empty."""
+    """A listing of two distributions with no empty list."""
     for name in ("one", "other"):
         info = tmp_path / f"{name}-1.0.dist-info"
         info.mkdir()
@@ -89,19 +89,19 @@ def full(tmp_path):
 
 
 @pytest.mark.parametrize("part", ["plugins", "torchrun_handlers", "failed", "blocked", "conflicts"])
-def test_the_keys_of_what_plugins_lists_are_told(part, full):
+def test_page_lists_the_keys_of_each_part_of_plugins(part, full):
     told, _, inner = table("json.md", "`elastic plugins --json`")[part][2].partition(", a list of ")
     assert set(re.findall("`([a-z_]+)`", told)) == set(full[part][0])
     assert set(re.findall("`([a-z_]+)`", inner)) == {key for item in full[part][0].get("providers", ()) for key in item}
 
 
-def test_every_document_says_which_version_of_its_schema_it_has(full):
+def test_every_document_contains_its_schema_version(full):
     explained = explain.as_dict(config.read(config.Sources(["x.py"], {}, Path("/")), require_script=False), ())
     told = re.findall(r"^\| `version` .* version of this schema: (\d+)", (REFERENCE / "json.md").read_text(), re.M)
     assert [int(number) for number in told] == [explained["version"], full["version"]]
 
 
-def test_the_keys_of_records_and_options_are_told():
+def test_page_lists_the_keys_of_records_and_options():
     plugins = listing.as_dict(PluginManager.load(os.environ))["plugins"]
     record = next(record for plugin in plugins for record in plugin["records"] if record["options"])
     text = (REFERENCE / "json.md").read_text().partition("\nA record has ")[2]

@@ -1,4 +1,4 @@
-"""The commands of docs/guides/security.md, for two nodes on this machine."""
+"""Runs the commands in docs/guides/security.md for two nodes on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from blocks import Shell, block_of, free_port
 pytestmark = pytest.mark.torch
 
 
-def test_two_nodes_with_the_secret_of_the_page(tmp_path):
+def test_two_nodes_meet_with_the_documented_secret(tmp_path):
     shell = Shell(tmp_path)
     (tmp_path / "train.py").write_text("import os\nprint(os.environ['WORLD_SIZE'])\n")
     made, run = block_of("docs/guides/security.md", "openssl rand").split("elastic run")

@@ -1,4 +1,4 @@
-"""The tutorials in docs/start: their commands run, in order, and end as the pages show."""
+"""Runs the commands of the tutorials in docs/start in order, and compares the output with the pages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_quickstart_fails_then_recovers(shell):
 
 @pytest.mark.torch
 def test_two_machines_continue_with_one(shell):
-    """Both agents on this machine. The second one leaves, rejoins, is killed, and rejoins; then the job ends."""
+    """Runs both agents on this machine. The second agent leaves, rejoins, is killed and rejoins; then the job ends."""
     pytest.importorskip("elastic_c10d")
     script = block_of(TWO, "import os")
     (shell.folder / "train.py").write_text(script.replace("range(120)", "range(1200)"))  # a slow machine takes longer
@@ -61,5 +61,5 @@ def test_two_machines_continue_with_one(shell):
 
 
 def as_named(name, lines):
-    """The lines of the page, with the node's id in place of its default one."""
+    """Return the page's lines, with the node's id instead of the default one."""
     return re.sub(r"\bnode1:\d+\.\w{8}", name, lines)

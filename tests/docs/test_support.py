@@ -1,4 +1,4 @@
-"""The page on versions names those that are required and tested."""
+"""The page on versions lists the versions that are required and tested."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOX = (ROOT / "tox.ini").read_text()
 
 
 def row(name):
-    """The cells behind the first one."""
+    """Return the cells after the first one."""
     (cells,) = re.findall(rf"^\| {name} \| (.*) \|$", PAGE, re.M)
     return [cell.strip() for cell in cells.split(" | ")]
 

@@ -1,4 +1,4 @@
-"""The table of the differences from torch's names is that of the code."""
+"""The table of differences from torch's names matches the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watchdog of docs/extend/watchdogs.md: installed as the page says, in a job that it heals, and its contract."""
+"""The watchdog in docs/extend/watchdogs.md, installed as the page describes, in a job and under its contract."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ print("done")
 
 @pytest.fixture
 def shell(tmp_path):
-    """Its Python finds the distribution of the page."""
+    """A shell whose Python finds the page's distribution."""
     made = Shell(tmp_path)
     made.environ = {
         **install("docs/extend/watchdogs.md", "class SilenceWatchdog", tmp_path / "site"),
@@ -31,7 +31,7 @@ def shell(tmp_path):
     made.close()
 
 
-def test_a_worker_that_goes_silent_is_ended_and_the_job_heals(shell):
+def test_silent_worker_is_killed_and_the_job_recovers(shell):
     (shell.folder / "train.py").write_text(TRAIN)
     command = block_of("docs/extend/watchdogs.md", "elastic run --watchdog=silence")
     here = command.replace("after=60", "after=3").replace("elastic run", "elastic run --nproc-per-node=2")
@@ -41,13 +41,13 @@ def test_a_worker_that_goes_silent_is_ended_and_the_job_heals(shell):
     assert (shell.folder / "logs" / "job7" / "round-2" / "rank-1.out").read_text().endswith("done\n")
 
 
-def test_without_log_files_it_says_what_to_do(shell):
+def test_missing_log_files_are_reported_with_a_remedy(shell):
     (shell.folder / "train.py").write_text("print('done')\n")
     said = shell.run("elastic run --watchdog=silence train.py", **shell.environ)
     assert 'watchdog lost: reason="workers without log files; run with -t 3 or -r 3"' in said
 
 
-def test_it_keeps_its_contract(shell):
+def test_example_fulfils_its_contract(shell):
     (shell.folder / "test_silence.py").write_text(block_of("docs/extend/watchdogs.md", "WatchdogContract)"))
     said = shell.run(f"'{sys.executable}' -m pytest -q -rs -p no:cacheprovider test_silence.py", **shell.environ)
     assert re.search(r"\d passed, 11 skipped", said), said
@@ -64,11 +64,13 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("right", "wrong", "test"), FAULTS)
-def test_its_contract_finds(shell, right, wrong, test):
+def test_contract_detects_defects(shell, right, wrong, test):
     plugin = shell.folder / "site" / "elastic_silence" / "plugin.py"
     assert plugin.read_text().count(right) == 1
     plugin.write_text(plugin.read_text().replace(right, wrong))
-    contract = block_of("docs/extend/watchdogs.md", "WatchdogContract)").replace("hangs =", "told_in = 10\n    hangs =")
+    contract = block_of("docs/extend/watchdogs.md", "WatchdogContract)").replace(
+        "hangs =", "report_within = 10\n    hangs ="
+    )
     (shell.folder / "test_silence.py").write_text(contract)
     said = shell.run(f"'{sys.executable}' -m pytest -q -k '{test}' test_silence.py", code=1, **shell.environ)
     assert "1 failed" in said

@@ -1,4 +1,4 @@
-"""How our names differ from torch's of the same name: constructors, functions, methods, members of enums."""
+"""Compares our names with torch's: constructors, functions, methods, and members of enums."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _METHODS = (types.FunctionType, staticmethod, classmethod, property)
 
 
 def differences() -> dict[str, str]:
-    """By name (module without `torch.distributed.`, and the name): what is different; names without a difference are
-    left out. A name that several modules of torch have counts in the first of them."""
+    """Return the differences by name (the module without `torch.distributed.`, and the name). Names without a
+    difference are omitted. A name that several of torch's modules have belongs to the first of them."""
     found, seen = {}, set()
     for module, names in MODULES.items():
         theirs = importlib.import_module(module)
@@ -35,7 +35,8 @@ def differences() -> dict[str, str]:
 
 
 def public(module: Any) -> set[str]:
-    """The public names of a module of torch's: those that it says, or defines; those that a package has from within."""
+    """Return the public names of a torch module: those in `__all__`, those that it defines, and those that a package
+    takes from its own modules."""
     if hasattr(module, "__all__"):
         return set(module.__all__)
     home = module.__name__ + ("." if hasattr(module, "__path__") else "")
@@ -47,7 +48,7 @@ def public(module: Any) -> set[str]:
 
 
 def difference(theirs: Any, ours: Any) -> str:
-    """In words; empty for none."""
+    """Describe the difference; empty if there is none."""
     if isinstance(theirs, type) and issubclass(theirs, enum.Enum):
         return "" if dict(_members(theirs)) == dict(_members(ours)) else "other members"
     told = [_call(theirs, ours)] if isinstance(theirs, type | types.FunctionType) else []
@@ -96,7 +97,7 @@ def _call(theirs: Any, ours: Any) -> str:
 
 
 def _parameters(one: Any) -> dict[str, str]:
-    """By name, what a call has that does not give it, as text; `none`: it has to be given."""
+    """Return the defaults of the arguments by name, as text; `none` for a required argument."""
     call = getattr(one, "__func__", one)
     made = {field.name: field.default_factory for field in dataclasses.fields(one)} if _is_dataclass(one) else {}
     found = {}
@@ -113,7 +114,7 @@ def _parameters(one: Any) -> dict[str, str]:
 
 
 def _takes_anything(one: Any) -> bool:
-    """An exception that has the constructor of all."""
+    """Return whether an exception only has the constructor of all exceptions."""
     return isinstance(one, type) and issubclass(one, Exception) and "__init__" not in vars(one)
 
 

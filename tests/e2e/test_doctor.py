@@ -31,7 +31,7 @@ def test_two_doctors_find_each_other(elastic, endpoint):
         assert {found[check] for check in ("backend", "torch", "connection", "store", "run-id")} == {"ok"}
         assert {found[check] for check in ("peers", "peer-versions")} == {"ok"}
         assert found["name"] == "warning", "no other machine reaches loopback"
-        details = {item["check"]: item["told"] for item in json.loads(done.out)["findings"]}
+        details = {item["check"]: item["message"] for item in json.loads(done.out)["findings"]}
         assert all(f":{doctor.pid}" in details["peers"] for doctor in both)
     server.send_signal(signal.SIGTERM)
     assert elastic.finish(server).code == 0

@@ -1,4 +1,4 @@
-"""Scripts to launch, and signal handlers as they were."""
+"""Fixtures that write scripts to launch and check the signal handlers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests that use them
+sys.path.insert(0, str(Path(__file__).parent))  # makes the helper modules in this folder importable
 
 from launching import HANDLED
 
 
 @pytest.fixture
 def script(tmp_path):
-    """A function that writes a script and returns its path."""
+    """Return a function that writes a script and returns its path."""
 
     def script(source):
         path = tmp_path / "script.py"
@@ -27,7 +27,7 @@ def script(tmp_path):
 
 @pytest.fixture(autouse=True)
 def same_handlers():
-    """No launch may leave a signal handler behind."""
+    """Check that no launch leaves a signal handler behind."""
     before = [signal.getsignal(signum) for signum in HANDLED]
     yield
     assert [signal.getsignal(signum) for signum in HANDLED] == before

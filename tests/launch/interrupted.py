@@ -1,4 +1,4 @@
-"""A plugin: a worker starter to which Ctrl-C comes when its process has just started, and nobody else knows of it."""
+"""A plugin with a worker starter that is interrupted just after it has started a process."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""Launches of one node, as most tests want them."""
+"""Helpers that launch jobs on a single node."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def fail_once():
 
 @pytest.fixture
 def work(tmp_path, monkeypatch):
-    """A module of functions that a new interpreter can import."""
+    """A module with functions that a new interpreter can import."""
     (tmp_path / "launched_work.py").write_text(WORK)
     monkeypatch.syspath_prepend(str(tmp_path))
     import launched_work
@@ -77,15 +77,15 @@ def test_functions_return_values_by_rank(start_method, work):
 @pytest.mark.nightly
 @pytest.mark.parametrize("_", range(8))
 def test_gloo_thread_does_not_abort_returned_function(work, _):
-    """It releases its last tensor shortly after the collective, which aborted about half of the jobs."""
+    """A gloo thread releases its last tensor shortly after the collective, which used to abort about half the jobs."""
     assert elastic_launch(config(4), work.use_gloo)() == dict.fromkeys(range(4), 4.0)
 
 
-def test_launch_agent_takes_the_arguments_as_a_list(work):
+def test_launch_agent_accepts_a_list_of_arguments(work):
     assert launch_agent(config(), work.square, [3]) == {0: (0, 9)}
 
 
-def test_a_function_that_raises(work):
+def test_raised_exception_becomes_the_failure(work):
     with pytest.raises(ChildFailedError) as failed:
         elastic_launch(config(2, start_method="fork"), work.fail_at_rank_1)()
     rank, first = failed.value.get_first_failure()
@@ -93,23 +93,23 @@ def test_a_function_that_raises(work):
     assert "ValueError: rank 1 has no square" in first.message
 
 
-def test_restarts_are_forgiven_within_the_budget(work):
+def test_failures_within_the_budget_are_forgiven(work):
     assert elastic_launch(config(max_restarts=2, start_method="fork"), work.fail_once)() == {0: "2"}
 
 
-def test_a_function_that_cannot_be_pickled():
+def test_unpicklable_function_is_rejected():
     with pytest.raises(ConfigurationError, match="the function or its arguments cannot be pickled"):
         elastic_launch(config(), lambda: None)()
 
 
-def test_a_command(tmp_path):
+def test_command_runs(tmp_path):
     seen = tmp_path / "seen"
     command = f"echo $RANK $WORLD_SIZE $ROLE_NAME $0 > {seen}"
     assert elastic_launch(config(role="actor"), "sh")("-c", command, 5) == {0: None}
     assert seen.read_text().split() == ["0", "1", "actor", "5"]
 
 
-def test_from_another_thread(work):
+def test_launch_works_outside_the_main_thread(work):
     values = []
     thread = threading.Thread(target=lambda: values.append(elastic_launch(config(start_method="fork"), work.square)(2)))
     thread.start()
@@ -118,14 +118,14 @@ def test_from_another_thread(work):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_the_workers(signum, script):
+def test_signal_stops_the_workers(signum, script):
     asks = script(f"import os, signal; os.kill(os.getppid(), {int(signum)}); signal.pause()")
     with pytest.raises(SignalException, match=f"stopped by {signum.name}") as left:
         python(asks)
     assert left.value.sigval is signum
 
 
-def test_only_the_signals_asked_for_are_handled(script):
+def test_only_requested_signals_are_handled(script):
     received = []
     before = signal.signal(signal.SIGHUP, lambda number, frame: received.append(number))
     try:
@@ -135,8 +135,8 @@ def test_only_the_signals_asked_for_are_handled(script):
     assert received == [signal.SIGHUP]
 
 
-def test_a_hangup_that_was_ignored_stays_ignored(script):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what nohup does
+def test_ignored_hangup_stays_ignored(script):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
         assert python(script("import os; os.kill(os.getppid(), 1)")) == {0: None}
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -145,7 +145,7 @@ def test_a_hangup_that_was_ignored_stays_ignored(script):
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_that_is_not_handled_stops_the_workers_too(script, tmp_path):
+def test_unhandled_interrupt_stops_the_workers(script, tmp_path):
     noted = tmp_path / "pid"
     source = f"import os, signal; open({str(noted)!r}, 'w').write(str(os.getpid())); os.kill(os.getppid(), 2)"
     with pytest.raises(KeyboardInterrupt):
@@ -155,7 +155,7 @@ def test_an_interrupt_that_is_not_handled_stops_the_workers_too(script, tmp_path
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_in_the_instant_in_which_a_worker_starts_stops_it_too():
+def test_interrupt_during_the_start_stops_the_new_worker():
     points, _ = installed_entry_points()
     interrupting = importlib.metadata.EntryPoint("interrupted", interrupted.__name__, "elastic")
     manager = PluginManager.load({}, entry_points=[*points, interrupting])
@@ -177,7 +177,7 @@ INNER = [sys.executable, "-m", "elastic_core", "run", "--log-level=error"]
         ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
     ],
 )
-def test_an_agent_inside_an_agent_hands_its_first_failure_up(source, message, script):
+def test_nested_agent_passes_its_first_failure_to_the_outer_one(source, message, script):
     with pytest.raises(ChildFailedError) as failed:
         elastic_launch(config(), INNER[0])(*INNER[1:], script(source))
     _, first = failed.value.get_first_failure()
@@ -185,7 +185,7 @@ def test_an_agent_inside_an_agent_hands_its_first_failure_up(source, message, sc
     assert message in first.error_file_data["message"]["message"]
 
 
-def test_what_the_inner_script_wrote_is_handed_up_as_it_is(script):
+def test_error_file_of_the_inner_script_is_passed_on_unchanged(script):
     written = {
         "message": {"message": "the loss is no number", "extraInfo": {"py_callstack": "stack", "timestamp": "1"}}
     }
@@ -198,14 +198,14 @@ def test_what_the_inner_script_wrote_is_handed_up_as_it_is(script):
     assert (first.error_file_data, first.message) == (written, "stack")
 
 
-def test_an_error_file_that_cannot_be_written_hides_no_failure(script, monkeypatch, tmp_path):
+def test_unwritable_error_file_hides_no_failure(script, monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "no" / "such" / "folder.json"))
     with pytest.raises(ChildFailedError, match="exit code 3"):
         python(script("import sys; sys.exit(3)"))
 
 
 @pytest.mark.parametrize("read", [False, True])
-def test_an_error_file_that_is_a_pipe_holds_nobody_up(read, script, monkeypatch, tmp_path):
+def test_pipe_as_error_file_does_not_block(read, script, monkeypatch, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(pipe))
@@ -219,7 +219,7 @@ def test_an_error_file_that_is_a_pipe_holds_nobody_up(read, script, monkeypatch,
             os.close(reader)
 
 
-def test_an_error_file_of_an_earlier_run_is_replaced(script, monkeypatch, tmp_path):
+def test_error_file_of_an_earlier_run_is_replaced(script, monkeypatch, tmp_path):
     path = tmp_path / "error.json"
     path.write_text("x" * 10_000)
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
@@ -228,7 +228,7 @@ def test_an_error_file_of_an_earlier_run_is_replaced(script, monkeypatch, tmp_pa
     assert json.loads(path.read_text())["message"]["message"] == "exit code 3"
 
 
-def test_the_error_file_of_an_agent_at_the_top(script, monkeypatch, tmp_path):
+def test_outermost_agent_writes_its_error_file(script, monkeypatch, tmp_path):
     path = tmp_path / "error.json"
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
     begun = int(time.time())
@@ -246,6 +246,6 @@ def test_failures_survive_pickling(script):
     assert pickle.loads(pickle.dumps(first)) == first
 
 
-def test_a_program_that_is_not_there():
+def test_missing_program_is_reported():
     with pytest.raises(ConfigurationError, match="cannot be run"):
         elastic_launch(config(), "/nowhere/program")()

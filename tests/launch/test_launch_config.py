@@ -1,4 +1,4 @@
-"""What a `LaunchConfig` and the environment say of a launch, and that the launch follows them."""
+"""How a `LaunchConfig` and the environment determine the settings of a launch."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ TORCHS_ORDER = [
 ]
 
 
-def test_the_order_of_the_fields_is_torchs():
+def test_fields_have_torchs_order():
     assert [field.name for field in dataclasses.fields(LaunchConfig)][: len(TORCHS_ORDER)] == TORCHS_ORDER
 
 
 @pytest.mark.torch
-def test_the_order_of_the_fields_is_still_torchs():
+def test_fields_have_the_installed_torchs_order():
     from torch.distributed.launcher.api import LaunchConfig as TorchsConfig
 
     theirs = [field.name for field in dataclasses.fields(TorchsConfig)]
@@ -95,14 +95,14 @@ def test_the_order_of_the_fields_is_still_torchs():
 ENVIRON = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${rank}>"}
 
 
-def test_torchs_variables_count_where_a_field_is_none():
+def test_torchs_variables_apply_to_fields_that_are_none():
     settings = LaunchConfig(1, 1, 1).settings(ENVIRON)
     assert (settings.shutdown_timeout, settings.log_line_prefix_template) == (7.0, "<${rank}>")
     settings = LaunchConfig(1, 1, 1, shutdown_timeout=4, log_line_prefix_template="[]").settings(ENVIRON)
     assert (settings.shutdown_timeout, settings.log_line_prefix_template) == (4.0, "[]")
 
 
-def test_a_launch_reads_torchs_variables_and_names_them(monkeypatch):
+def test_launch_reads_torchs_variables_and_names_them(monkeypatch):
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon")
     with pytest.raises(
         ConfigurationError, match=r"^TORCH_ELASTIC_SHUTDOWN_TIMEOUT: expected a number of seconds.*found 'soon'"
@@ -122,7 +122,7 @@ WATCHING = {
 }
 
 
-def test_the_environment_turns_on_what_has_no_field():
+def test_environment_sets_options_without_a_field():
     settings = LaunchConfig(1, 1, 1).settings(WATCHING)
     assert (settings.watchdog, settings.watchdog_conf) == ("file", {"path": "/tmp/pipe"})
     assert (settings.health, settings.health_port, settings.health_conf) == ("http", 8080, {"host": "::"})
@@ -130,18 +130,18 @@ def test_the_environment_turns_on_what_has_no_field():
     assert settings.kill_timeout == 8.0
 
 
-def test_our_variables_go_before_torchs_as_on_the_command_line():
+def test_our_variables_take_precedence_over_torchs():
     off = {"ELASTIC_WATCHDOG": "none", "ELASTIC_HEALTH": "none", "ELASTIC_HEALTH_PORT": "9090"}
     settings = LaunchConfig(1, 1, 1).settings({**WATCHING, **off})
     assert (settings.watchdog, settings.health, settings.health_port) == (None, None, 9090)
 
 
-def test_what_has_a_field_is_not_asked_of_our_variables():
+def test_our_variables_do_not_override_fields():
     environ = {"ELASTIC_MAX_RESTARTS": "9", "ELASTIC_NNODES": "1:9", "ELASTIC_SHUTDOWN_TIMEOUT": "9"}
     assert (LaunchConfig(1, 1, 1, run_id="job").settings(environ)) == LaunchConfig(1, 1, 1, run_id="job").settings()
 
 
-def test_a_launch_with_torchs_switch_of_the_file_timer(script, monkeypatch):
+def test_torchs_file_timer_variable_works(script, monkeypatch):
     pytest.importorskip("elastic_file_timer")
     monkeypatch.setenv("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
     path = script("""
@@ -156,9 +156,9 @@ with expires(after=0.2 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 6
         python(path)
 
 
-def test_a_launch_with_torchs_port_of_the_health_endpoint(script, monkeypatch):
+def test_torchs_health_port_variable_works(script, monkeypatch):
     pytest.importorskip("elastic_http_health")
-    held = PortReservation()  # so that nobody else gets it before the endpoint does
+    held = PortReservation()  # so that no other process gets the port first
     try:
         monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", str(held.port))
         ask = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{held.port}/livez', timeout=30)"
@@ -167,7 +167,7 @@ def test_a_launch_with_torchs_port_of_the_health_endpoint(script, monkeypatch):
         held.release()
 
 
-def test_a_launch_with_our_switch_of_hang_detection(script, monkeypatch):
+def test_our_hang_detection_variable_works(script, monkeypatch):
     for name, value in {"TIMEOUT": "0.5", "WARMUP": "0", "PROGRESS": "beat"}.items():
         monkeypatch.setenv(f"ELASTIC_HANG_{name}", value)
     with pytest.raises(ChildFailedError, match="progress"):
@@ -180,10 +180,10 @@ def silent_metrics():
     metrics.configure(metrics.NullMetricHandler())
 
 
-def test_where_metrics_go(silent_metrics, capsys):
+def test_metrics_go_to_the_configured_handler(silent_metrics, capsys):
     assert elastic_launch(config(metrics_cfg={"destination": "console"}), "true")() == {0: None}
     metrics.put_metric("loss", 3)
-    assert elastic_launch(config(metrics_cfg={}), "true")() == {0: None}  # leaves it as it is
+    assert elastic_launch(config(metrics_cfg={}), "true")() == {0: None}  # keeps the handler
     metrics.put_metric("loss", 4)
     assert elastic_launch(config(metrics_cfg={"destination": "null"}), "true")() == {0: None}
     metrics.put_metric("loss", 5)
@@ -196,19 +196,19 @@ def test_where_metrics_go(silent_metrics, capsys):
     assert (put["workers.default_role.run_total"], put["workers.default_role.run_success_no_retries"]) == ("1", "1")
 
 
-def test_metrics_to_nowhere_we_know():
+def test_unknown_metrics_handler_is_rejected():
     with pytest.raises(ConfigurationError, match="metrics_cfg: expected the destination null or console, found 'file'"):
         elastic_launch(config(metrics_cfg={"destination": "file"}), "true")()
 
 
-def test_the_defaults_are_torchs_where_torch_has_them():
+def test_defaults_equal_torchs():
     settings = LaunchConfig(1, 1, 2).settings()
     assert (settings.max_restarts, settings.rdzv_backend, settings.role) == (3, "local", "default_role")
     assert settings.rdzv_id
     assert settings.signals_to_handle == HANDLED
 
 
-def test_all_that_is_wrong_is_said_at_once():
+def test_all_problems_are_reported_together():
     wrong = LaunchConfig(4, 2, 0, max_restarts=-1, start_method="clone", signals_to_handle="SIGKILL")
     with pytest.raises(ConfigurationError) as refused:
         wrong.settings()
@@ -246,7 +246,7 @@ def elastic_rendezvous_backends():
 
 @pytest.fixture
 def backends(tmp_path, monkeypatch):
-    """What the backends of an installed distribution were given."""
+    """Return the parameters that the backends of an installed distribution received."""
     info = tmp_path / "patience-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: patience\nVersion: 1.0\n")
@@ -266,17 +266,17 @@ def backends(tmp_path, monkeypatch):
         ("hasty", {}, {}),
     ],
 )
-def test_the_timeout_goes_to_backends_that_have_one(backend, configs, given, backends):
+def test_timeout_is_passed_to_backends_that_have_one(backend, configs, given, backends):
     patient = config(rdzv_backend=backend, rdzv_configs=configs, rdzv_timeout=90)
     assert elastic_launch(patient, "true")() == {0: None}
     assert backends() == [given]
 
 
-def test_no_timeout_leaves_the_backends_own(backends):
+def test_without_a_timeout_the_backends_default_applies(backends):
     elastic_launch(config(rdzv_backend="patient"), "true")()
     assert backends() == [{"join_timeout": 600.0}]
 
 
-def test_a_timeout_for_a_backend_that_is_not_there():
+def test_timeout_for_a_missing_backend_is_rejected():
     with pytest.raises(PluginError, match="no rendezvous backend named 'nobody' is installed"):
         elastic_launch(config(rdzv_backend="nobody", rdzv_timeout=90), "true")()

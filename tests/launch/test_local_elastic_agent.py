@@ -1,4 +1,4 @@
-"""`LocalElasticAgent` by its constructor; beside torch's in tests/e2e/programs/own_agent.py."""
+"""`LocalElasticAgent` and its constructor. tests/e2e/programs/own_agent.py compares it with torch's."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def agent_for(handler, entrypoint, *args, specs=None, spec=None, **more):
     return LocalElasticAgent(spec, specs or DefaultLogsSpecs(os.devnull), **more)
 
 
-def test_a_command_runs_with_its_arguments(handler, tmp_path):
+def test_command_runs_with_its_arguments(handler, tmp_path):
     specs = DefaultLogsSpecs(str(tmp_path), tee=Std.OUT)
     agent = agent_for(handler, "echo", "hello", 7, specs=specs, log_line_prefix_template="<${rank}>")
     result = agent.run()
@@ -57,7 +57,7 @@ def told(*args):
     return args
 
 
-def test_the_local_rank_in_the_arguments_of_a_function(handler):
+def test_local_rank_replaces_the_macro_in_a_functions_arguments(handler):
     assert agent_for(handler, told, "x${local_rank}", 3).run().return_values == {0: ("x0", 3)}
 
 
@@ -68,29 +68,29 @@ class Adding(DefaultLogsSpecs):
         return super().reify(envs)
 
 
-def test_variables_that_the_object_for_logs_adds(handler):
+def test_variables_of_the_logs_specs_are_set(handler):
     assert agent_for(handler, os.getenv, "ADDED", specs=Adding(os.devnull)).run().return_values == {0: "for 0"}
 
 
-def test_a_check_that_is_off_ends_nothing(handler):
+def test_disabled_health_check_ends_nothing(handler):
     assert agent_for(handler, "false", uninterruptible_state_timeout=-1).run().is_failed()
 
 
-def test_a_health_check_server_of_the_programs_own(handler):
+def test_programs_own_health_check_server_is_used(handler):
     pulse = Pulse()
     pulse.start()
     agent_for(handler, "true", health_check_server=pulse).run()
     assert pulse.calls == ["start", "stop"]
 
 
-def test_a_launch_with_such_a_server():
+def test_launch_uses_the_programs_own_health_check_server():
     pulse = Pulse()
     pulse.start()
     assert elastic_launch(config(), "true", pulse)() == {0: None}
     assert pulse.calls == ["start", "stop"]
 
 
-def test_a_launch_with_an_object_for_its_logs(tmp_path):
+def test_launch_uses_the_programs_logs_specs(tmp_path):
     specs = DefaultLogsSpecs(str(tmp_path), redirects=Std.OUT)
     elastic_launch(config(logs_specs=specs, duplicate_stdout_filters=["b"]), "printf")("a\\nb\\n")
     (folder,) = tmp_path.glob("*/attempt_0")
@@ -98,7 +98,7 @@ def test_a_launch_with_an_object_for_its_logs(tmp_path):
     assert (folder / "filtered_stdout.log").read_text() == "b\n"
 
 
-def test_signals_are_handled_while_it_runs(handler, tmp_path):
+def test_signals_are_handled_during_the_run(handler, tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     agent = agent_for(handler, "sh", "-c", f"touch {tmp_path}/ready; sleep 300")
 
@@ -116,7 +116,7 @@ def test_signals_are_handled_while_it_runs(handler, tmp_path):
     assert agent.get_worker_group().state is WorkerState.STOPPED
 
 
-def test_one_that_is_never_run_leaves_nothing_when_it_is_closed(handler):
+def test_closing_an_agent_that_never_ran_leaves_nothing(handler):
     before = set(psutil.Process().children(recursive=True)), psutil.Process().num_fds()
     agent = agent_for(handler, "true")
     agent.close()
@@ -124,7 +124,7 @@ def test_one_that_is_never_run_leaves_nothing_when_it_is_closed(handler):
     assert (set(psutil.Process().children(recursive=True)), psutil.Process().num_fds()) == before
 
 
-def test_events_go_where_the_spec_says(handler):
+def test_events_go_to_the_handler_in_the_spec(handler):
     told = []
     events.register_handler("of-the-agent", told.append)
     agent_for(handler, "true", spec={"event_log_handler": "of-the-agent"}).run()
@@ -139,11 +139,11 @@ def test_events_go_where_the_spec_says(handler):
         ("true", {"event_log_handler": "nobody"}, "'nobody'"),
     ],
 )
-def test_what_cannot_be_is_told_by_the_constructor(entrypoint, spec, message, handler):
+def test_constructor_rejects_invalid_arguments(entrypoint, spec, message, handler):
     with pytest.raises(ConfigurationError, match=message):
         agent_for(handler, entrypoint, spec=spec)
 
 
-def test_the_deprecated_name_of_the_entry_point(handler):
+def test_deprecated_name_of_the_entry_point_works(handler):
     spec = WorkerSpec("trainer", 1, handler, os.getcwd)
     assert spec.entrypoint is os.getcwd

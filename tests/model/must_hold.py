@@ -77,7 +77,7 @@ def check_write(rules: Rules, world: World, old: State, new: State, writer: Acto
 
 
 def _check_end(rules: Rules, world: World, old: State, new: State, actors: dict[str, Actor]) -> None:
-    done = {actor.key for actor in world.actors if actor.told_done == old.round}
+    done = {actor.key for actor in world.actors if actor.reported_done == old.round}
     if old.open and not new.open and not new.closed and new.end:
         blamed = {key for key in old.seats.keys if old.names([key])[0] in new.end.by.split(", ")}
         healthy = new.end.cause in (Cause.LOST, Cause.LEFT, Cause.DRAINED)
@@ -155,7 +155,7 @@ def check_settled(rules: Rules, world: World) -> None:
         must(not here, f"the job is closed, and {_names(here)} do not know")
         return
     must(not any(actor.phase in (STOPS, GOES) for actor in here), "a node never stops")
-    done = {a.key for a in world.actors if a.told_done == state.round}
+    done = {a.key for a in world.actors if a.reported_done == state.round}
     ending = state.open and bool(done or any(a.phase == DONE for a in here))
     members = [a for a in here if a.phase in (RUNS, DONE)]
     must(all(a.number == state.round and state.open for a in members), "a node is in a round that does not run")

@@ -74,7 +74,7 @@ class Sameness:
     def _actor(self, world: World, actor: Actor, serial: int) -> Any:
         heard = min(world.now - actor.heard, 3 * self._window + 1)
         if actor.machine is None:
-            return actor.key, actor.phase, heard, actor.told_done
+            return actor.key, actor.phase, heard, actor.reported_done
         store, now = world.store, world.now + actor.behind
         news = actor.heard_writes != store.writes and actor.machine.token != store.token
         rosters = actor.heard_rosters != store.rosters
@@ -82,7 +82,7 @@ class Sameness:
         flags = (actor.frozen, actor.cut_off, actor.foreign_state, news, rosters, isinstance(actor.goodbye, Retire))
         stops = max(actor.stops_by - world.now, 0)
         young = min(world.now - actor.since, 3 * self._window) if self._dead(world) else 0
-        own = (actor.key, actor.phase, actor.works_in, actor.number, due, stops, heard, actor.told_done, young)
+        own = (actor.key, actor.phase, actor.works_in, actor.number, due, stops, heard, actor.reported_done, young)
         return own, flags, self._node(actor.machine, View(now, store, serial))
 
     def _dead(self, world: World) -> bool:

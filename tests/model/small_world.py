@@ -80,7 +80,7 @@ class Actor(NamedTuple):
         goodbye: the request that must be settled before it leaves.
         heard: the tick of its last operation that proved to the store that it lives.
         since: the tick at which it started.
-        told_done: the round whose success it has reported.
+        reported_done: the round whose success it has reported.
         operations: the number of its operations so far.
         frozen: whether it is suspended.
         cut_off: whether it cannot reach the store.
@@ -101,7 +101,7 @@ class Actor(NamedTuple):
     goodbye: Request | None = None
     heard: int = NOT_HEARD
     since: int = 0
-    told_done: RoundId = NO_ROUND
+    reported_done: RoundId = NO_ROUND
     operations: int = 0
     frozen: bool = False
     cut_off: bool = False
@@ -606,11 +606,11 @@ def _told(world: World, actor: Actor, machine: Node) -> Actor:
 
 
 def _heard(actor: Actor, now: int, done: RoundId) -> Actor:
-    return actor._replace(heard=now, told_done=done or actor.told_done)
+    return actor._replace(heard=now, reported_done=done or actor.reported_done)
 
 
 def _gone(actor: Actor, phase: int) -> Actor:
-    return Actor(actor.key, None, phase, heard=actor.heard, told_done=actor.told_done)
+    return Actor(actor.key, None, phase, heard=actor.heard, reported_done=actor.reported_done)
 
 
 def _succeeds(world: World, actor: Actor, machine: Node) -> Actor:

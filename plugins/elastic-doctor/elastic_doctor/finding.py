@@ -57,32 +57,32 @@ class Check(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. `told` describes the observation. `advice` is the remedy, and is empty if none is
+    """The result of one check. `message` describes the observation. `advice` is the remedy, and is empty if none is
     needed."""
 
     level: Level
     check: Check
-    told: str
+    message: str
     advice: str = ""
 
 
 _OTHER_CODES = {Check.STORE: ExitCode.STORE_UNREACHABLE, Check.PEERS: ExitCode.RENDEZVOUS_TIMEOUT}
 
 
-def ok(check: Check, told: str) -> Finding:
-    return Finding(Level.OK, check, told)
+def ok(check: Check, message: str) -> Finding:
+    return Finding(Level.OK, check, message)
 
 
-def note(check: Check, told: str, advice: str = "") -> Finding:
-    return Finding(Level.NOTE, check, told, advice)
+def note(check: Check, message: str, advice: str = "") -> Finding:
+    return Finding(Level.NOTE, check, message, advice)
 
 
-def warning(check: Check, told: str, advice: str) -> Finding:
-    return Finding(Level.WARNING, check, told, advice)
+def warning(check: Check, message: str, advice: str) -> Finding:
+    return Finding(Level.WARNING, check, message, advice)
 
 
-def fault(check: Check, told: str, advice: str) -> Finding:
-    return Finding(Level.FAULT, check, told, advice)
+def fault(check: Check, message: str, advice: str) -> Finding:
+    return Finding(Level.FAULT, check, message, advice)
 
 
 def exit_code_of(findings: Iterable[Finding]) -> ExitCode:
@@ -106,7 +106,7 @@ def as_dict(host: str, settings: Settings, findings: Sequence[Finding]) -> dict[
         "max_nodes": settings.nnodes.max,
         "exit_code": int(exit_code_of(findings)),
         "findings": [
-            {"level": item.level.value, "check": item.check.value, "told": item.told, "advice": item.advice}
+            {"level": item.level.value, "check": item.check.value, "message": item.message, "advice": item.advice}
             for item in findings
         ],
     }
@@ -118,7 +118,7 @@ def as_text(host: str, settings: Settings, findings: Sequence[Finding]) -> str:
     lines = [f"{host}: a run with {where}, nodes {settings.nnodes}", ""]
     wide = max((len(item.check.value) for item in findings), default=0)
     for item in findings:
-        lines.append(f"{item.level.value:7}  {item.check.value:{wide}}  {item.told}")
+        lines.append(f"{item.level.value:7}  {item.check.value:{wide}}  {item.message}")
         if item.advice:
             lines.append(f"{'':{wide + 9}}  -> {item.advice}")
     return "\n".join([*map(in_one_line, lines), "", _summary(findings)]) + "\n"

@@ -45,7 +45,7 @@ def test_exit_code_names_the_most_basic_fault():
 def test_fit_machine_is_ok():
     found = [judged_kernel("Linux", "6.1.0-9", 8), judged_processes(9999, 8), judged_shared_memory(1 << 30)]
     assert [(item.level.value, item.remedy) for item in found] == [("ok", "")] * 3
-    assert judged_files(1024, 4096, 4).told == "open files: 1024, can be raised to 4096; this run needs 272"
+    assert judged_files(1024, 4096, 4).message == "open files: 1024, can be raised to 4096; this run needs 272"
     assert judged_processes(None, 8).level.value == "ok"
 
 
@@ -68,8 +68,8 @@ def test_store_host_needs_more_files():
     assert judged_files(256, 1000, 0).level is Level.OK
     assert judged_files(256, 1000, 1000).advice.startswith("on the store's host, run ulimit -Hn 4256")
     unlimited = resource.RLIM_INFINITY
-    told = judged_files(unlimited, unlimited, 10**6).told
-    assert told.startswith("open files: unlimited, can be raised to unlimited")
+    message = judged_files(unlimited, unlimited, 10**6).message
+    assert message.startswith("open files: unlimited, can be raised to unlimited")
 
 
 class TestOwnChecks(HealthCheckContract):
@@ -168,10 +168,10 @@ def test_failed_blocked_and_conflicting_plugins_are_reported():
 
     assert levels(judged_plugins(manager(toy()))) == [("ok", "plugins")]
     (failed,) = judged_plugins(manager(toy(load=broken)))
-    assert (failed.level, "no module named grpc" in failed.told) == (Level.WARNING, True)
+    assert (failed.level, "no module named grpc" in failed.message) == (Level.WARNING, True)
     assert "pip uninstall toys" in failed.advice
     (twice,) = judged_plugins(manager(toy(), toy("more-toys")))
-    assert "is provided by" in twice.told
+    assert "is provided by" in twice.message
     assert "ELASTIC_DISABLE_PLUGINS=" in twice.advice
     assert levels(judged_plugins(manager(toy(), blocked="toys"))) == [("note", "plugins")]
 
@@ -186,7 +186,7 @@ def test_selected_plugins_and_options_are_judged():
     (unknown,) = judged(manager(toy()), rdzv_backend="tyo")
     assert "elastic plugins" in unknown.advice
     (option,) = judged(manager(toy()), rdzv_backend="toy", rdzv_conf="volume=3")
-    assert (option.level, "volume" in option.told) == (Level.FAULT, True)
+    assert (option.level, "volume" in option.message) == (Level.FAULT, True)
     found = judged(manager(toy()), rdzv_backend="toy", watchdog="file", health="http", health_port=1234)
     assert [item.advice for item in found][1:] == ["pip install elastic-file-timer", "pip install elastic-http-health"]
 
@@ -208,4 +208,4 @@ def test_warm_start_options_are_accepted():
 def test_unknown_plugin_names_and_options_are_faults(values, problem):
     findings = judged_choices(settings_from(values), PluginManager.load({}))
     (wrong,) = (finding for finding in findings if finding.level is Level.FAULT)
-    assert problem in wrong.told
+    assert problem in wrong.message

@@ -90,17 +90,17 @@ def test_malformed_endpoint_is_refused():
 def test_name_lookup_is_judged(found, nodes, level, words):
     finding = n.judged_name(found, nodes)
     assert finding.level.value == level
-    assert words in finding.told + finding.advice
+    assert words in finding.message + finding.advice
 
 
 def test_reverse_lookup_is_judged():
     assert n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1", "node0", 0.002), "ours").level is Level.OK
-    assert "no name, in 2.0 ms" in n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1", "", 0.002), "ours").told
+    assert "no name, in 2.0 ms" in n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1", "", 0.002), "ours").message
     slow = n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1", "", 5.0), "ours")
-    assert (slow.level, "after 5.0 s" in slow.told) == (Level.WARNING, True)
+    assert (slow.level, "after 5.0 s" in slow.message) == (Level.WARNING, True)
     assert "'::ffff:10.0.0.1 NAME' to /etc/hosts" in slow.advice
     assert "RES_OPTIONS" in slow.advice
-    assert "no answer in time" in n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1"), "ours").told
+    assert "no answer in time" in n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1"), "ours").message
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def judged(*others, size=2):
 
 def test_missing_peers_are_a_fault():
     (found,) = judged(peer("b"), size=4)
-    assert (found.level.value, found.told) == ("fault", "2 of 4 doctors joined within 60 s: a, b")
+    assert (found.level.value, found.message) == ("fault", "2 of 4 doctors joined within 60 s: a, b")
     assert "same endpoint" in found.advice
 
 
@@ -98,9 +98,9 @@ def test_differing_peers_are_reported():
     newer = {**SAME, "torch": "2.14"}
     way, versions = judged(peer("b", versions=newer, unreachable={"a": "timed out"}))
     assert (way.level.value, way.check.value) == ("fault", "address")
-    assert way.told == "b cannot connect to a at 127.0.0.1: timed out"
+    assert way.message == "b cannot connect to a at 127.0.0.1: timed out"
     assert versions.level.value == "warning"
-    assert versions.told == "torch 2.13 on a; 2.14 on b"
+    assert versions.message == "torch 2.13 on a; 2.14 on b"
 
 
 @pytest.mark.integration

@@ -94,7 +94,7 @@ def examine(plugins):
         findings = examined(settings, plugins(record), doctor_options, clock, ask_torch=lambda *_: TORCH)
         wrong = {item.check for item in findings if item.level is Level.FAULT}
         assert not [item for item in findings if item.check in wrong and item.level is Level.OK]
-        return {item.check.value: (item.level.value, item.told) for item in findings}
+        return {item.check.value: (item.level.value, item.message) for item in findings}
 
     return examine
 
@@ -253,12 +253,12 @@ def test_plugin_health_checks_are_run_and_judged(tmp_path, monkeypatch):
     manager = PluginManager.load({}, entry_points=[EntryPoint("checks", "checks_plugin", "elastic")])
     settings = settings_from({"rdzv_id": "job"})
     findings = examined(settings, manager, DoctorOptions(), ask_torch=lambda *_: TORCH, added={"dataset": "/mine"})
-    by_name = {item.told.partition(":")[0]: item for item in findings if item.check is Check.HEALTH_CHECK}
+    by_name = {item.message.partition(":")[0]: item for item in findings if item.check is Check.HEALTH_CHECK}
     assert {name: item.level.value for name, item in by_name.items()} == {
         **dict.fromkeys(("broken", "odd", "level", "slow"), "fault"),
         **dict.fromkeys(("twice", "well"), "ok"),
         "dataset": "warning",
     }
-    assert (by_name["dataset"].told, by_name["dataset"].advice) == ("dataset: /mine of job is cold", "read it once")
-    assert "failed: ZeroDivisionError: a fault of mine" in by_name["broken"].told
-    assert by_name["slow"].told == "slow: no answer within 0.2 s"
+    assert (by_name["dataset"].message, by_name["dataset"].advice) == ("dataset: /mine of job is cold", "read it once")
+    assert "failed: ZeroDivisionError: a fault of mine" in by_name["broken"].message
+    assert by_name["slow"].message == "slow: no answer within 0.2 s"

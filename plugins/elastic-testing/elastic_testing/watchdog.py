@@ -183,12 +183,12 @@ class Rounds(LifeCycle):
         hangs: Python code for a worker that works at first, and then hangs in a way that this watchdog detects. The
             worker's stdout is its log file. If the code is empty (default), the tests are skipped.
         works: Python code for a worker that never hangs.
-        told_in: time limit in seconds for reporting a hung worker (30).
+        report_within: time limit in seconds for reporting a hung worker (30).
     """
 
     hangs: ClassVar[str] = ""
     works: ClassVar[str] = "while True: print('step', flush=True); time.sleep(0.02)"
-    told_in: ClassVar[float] = 30.0
+    report_within: ClassVar[float] = 30.0
 
     @contextmanager
     def round(self, watchdog: Watchdog, folder: Path, *scripts: str) -> Iterator[list[WatchedWorker]]:
@@ -221,7 +221,7 @@ class Rounds(LifeCycle):
     def test_hung_worker_is_reported(self, watchdog: Watchdog, tmp_path: Path) -> None:
         log = _started(watchdog)
         with self.round(watchdog, tmp_path, self.works, self.hangs) as (_, hanging):
-            assert log.pids(1, self.told_in) == [hanging.pid]
+            assert log.pids(1, self.report_within) == [hanging.pid]
             (expiry,) = log.expiries()
             assert expiry.reason, "without a reason, the hang would be reported as an expired timer"
             assert expiry.late >= 0
@@ -229,12 +229,12 @@ class Rounds(LifeCycle):
     def test_hung_worker_is_reported_once_per_round(self, watchdog: Watchdog, tmp_path: Path) -> None:
         log, begun = _started(watchdog), _CLOCK.now()
         with self.round(watchdog, tmp_path, self.works, self.hangs) as (_, first):
-            assert log.pids(1, self.told_in) == [first.pid]
+            assert log.pids(1, self.report_within) == [first.pid]
             assert not threading.Event().wait(_CLOCK.now() - begun)
-            assert log.pids(1, self.told_in) == [first.pid]
+            assert log.pids(1, self.report_within) == [first.pid]
             (tmp_path / "2").mkdir()
             with self.round(watchdog, tmp_path / "2", self.hangs) as (second,):
-                assert log.pids(2, self.told_in) == [first.pid, second.pid]
+                assert log.pids(2, self.report_within) == [first.pid, second.pid]
 
 
 class Timers:

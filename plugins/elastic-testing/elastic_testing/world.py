@@ -167,7 +167,7 @@ class World:
         self.forgotten = 0
         self._groups: dict[RoundId, tuple[str, ...]] = {}
         self._late: list[tuple[Operation, int]] = []
-        self._told_done: set[tuple[str, RoundId]] = set()
+        self._reported_done: set[tuple[str, RoundId]] = set()
         self._leases: dict[str, tuple[tuple[int, int], Instant]] = {}
         self._random = random.Random(seed)
 
@@ -352,7 +352,7 @@ class World:
     def _perform(self, operation: Operation, number: int) -> object:
         before = self.store.state
         if isinstance(operation, Announce) and operation.entry.done:
-            self._told_done.add((operation.entry.node, operation.entry.done))
+            self._reported_done.add((operation.entry.node, operation.entry.done))
         self.store, answer = self.store.performed(operation, number)
         if self.store.state is not before and self.store.state is not None:
             self._check_write(before or State(), self.store.state)
@@ -433,7 +433,7 @@ class World:
     def _check_end(self, old: State, new: State) -> None:
         """Check that a round does not end because of a node that has succeeded."""
         if old.open and not new.open and not new.closed and new.end is not None:
-            done = {name for name, round_id in self._told_done if round_id == old.round}
+            done = {name for name, round_id in self._reported_done if round_id == old.round}
             blamed = set(new.end.by.split(", "))
             healthy = new.end.cause in (model.Cause.LOST, model.Cause.LEFT, model.Cause.DRAINED)
             assert not (healthy and blamed <= done), f"round {old.round} ended because of {blamed}, which had succeeded"

@@ -165,7 +165,7 @@ def loss_blamed_much_later(story):
     story.agent_ended("more", -9, -9)
     story.at += 60
     story.wave(1, "agent_kill")
-    story.record("told", event="restart decided", cause="node lost", reason="lost more: no beat for 5 s", node="a")
+    story.record("logged", event="restart decided", cause="node lost", reason="lost more: no beat for 5 s", node="a")
     for pid in story.workers:
         story.stopped(pid)
     story.round("x:3", restart=1)
@@ -228,7 +228,7 @@ def success_for_stopped_workers(story):
 
 def loss_reported_as_a_failure(story):
     story.wave(1, "agent_kill")
-    story.record("told", event="restart decided", cause="failure", reason="rank 1: exit code 1", node="a")
+    story.record("logged", event="restart decided", cause="failure", reason="rank 1: exit code 1", node="a")
     for pid in story.workers:
         story.stopped(pid)
     story.round("x:3", restart=1)
@@ -340,7 +340,7 @@ def test_step_in_progress_may_end_when_its_agent_wakes(story, after, found):
 def test_workers_need_no_sigterm_if_the_grace_was_cut_short(story, node, found):
     story.wave(1, "agent_kill")
     story.stopped(story.workers[1])
-    story.record("told", event="grace cut short", node=node)
+    story.record("logged", event="grace cut short", node=node)
     story.round("x:3", restart=1)
     story.whole(1)
     assert rules(story) == found

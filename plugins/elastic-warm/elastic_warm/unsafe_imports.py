@@ -188,14 +188,14 @@ def change(before: ProcessState, after: ProcessState) -> str:
 
 class _Name(str):
     """The name of a variable that differs between workers, or a string derived from that name. Such names are given to
-    code that iterates over all variables. `tell` is called if a test of the name succeeds. If no test succeeds, the
+    code that iterates over all variables. `on_match` is called if a test of the name succeeds. If no test succeeds, the
     code skips the variable, which is harmless."""
 
-    tell: Callable[[], None]
+    on_match: Callable[[], None]
 
-    def __new__(cls, text: str, tell: Callable[[], None]) -> _Name:
+    def __new__(cls, text: str, on_match: Callable[[], None]) -> _Name:
         name = super().__new__(cls, text)
-        name.tell = tell
+        name.on_match = on_match
         return name
 
     __hash__ = str.__hash__
@@ -217,9 +217,9 @@ def _reporting(method: str) -> Callable[..., Any]:
     def asked(self: _Name, *what: Any) -> Any:
         found = own(self, *what)
         if isinstance(found, str) and method not in _TEXTS:
-            return _Name(found, self.tell)
+            return _Name(found, self.on_match)
         if not (found is False or found is NotImplemented or found == -1):
-            self.tell()
+            self.on_match()
         return found
 
     return asked
@@ -262,7 +262,7 @@ class Watch:
     Args:
         varies: returns whether a variable differs between workers.
         installed: returns whether a file belongs to an installation (see `installation`).
-        tell: called once for each left module, with its name and the reason.
+        on_left: called once for each left module, with its name and the reason.
         varying: names of variables that differ between workers and are not set in this process.
     """
 
@@ -270,12 +270,12 @@ class Watch:
         self,
         varies: Callable[[str], bool],
         installed: Callable[[str], bool],
-        tell: Callable[[str, str], None],
+        on_left: Callable[[str, str], None],
         varying: Iterable[str] = (),
     ) -> None:
         self._varies = varies
         self._installed = installed
-        self._tell = tell
+        self._on_left = on_left
         self._varying = tuple(varying)
         self._left: dict[str, str] = {}
         self._excluded: tuple[str, ...] = ()
@@ -305,12 +305,12 @@ class Watch:
         self._leave_modules_that_missed(origins.keys() & self._missed.keys() - sys.modules.keys())
         for name in left.keys() & sys.modules.keys() - self._before:
             self.clean = False  # the module was already imported here
-            self._tell(name, left[name])
+            self._on_left(name, left[name])
         for name in origins.keys() & self._before:
             here = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
             if here and origins[name] and origins[name] != here:
                 self.clean = False  # this program has imported the module from a different file than the workers
-                self._tell(name, f"is imported from another file by the workers: {origins[name]}")
+                self._on_left(name, f"is imported from another file by the workers: {origins[name]}")
 
     def begin(self) -> None:
         for loader in _LOADERS:
@@ -422,7 +422,7 @@ class Watch:
         self.clean = False
         if name not in self._left:
             self._left[name] = why
-            self._tell(name, why)
+            self._on_left(name, why)
             for importer in reversed(self._running[: self._running.index(name)] if name in self._running else ()):
                 self.leave(importer, f"imports {name}")
 

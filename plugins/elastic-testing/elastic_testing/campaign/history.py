@@ -18,7 +18,7 @@ and `end`; see `worker.py`. The campaign writes:
 - `holds`: an agent's resources, with its `pid`, `files`, `threads` and `memory` (bytes, without shared pages)
 - `finish`: the campaign has asked the workers to finish
 - `finished`, `not finished`: all agents exited within `limit_s`, or some did not
-- `told`: a line of an agent's log, with the agent's `node` and the `event`
+- `logged`: a line of an agent's log, with the agent's `node` and the `event`
 - `left`: an item that remains at the end, with its `kind`, `name` and `place`
 """
 

@@ -148,7 +148,7 @@ class Job:
                     at = self._faults.right(agent.place, _seconds(entry.pop("timestamp")) - offset)
                     if at is not None:
                         with self._stage.record.open("a") as file:
-                            file.write(json.dumps({**entry, "at": at, "what": "told", "node": agent.name}) + "\n")
+                            file.write(json.dumps({**entry, "at": at, "what": "logged", "node": agent.name}) + "\n")
 
 
 def _seconds(timestamp: str) -> float:

@@ -130,7 +130,7 @@ def _cause(history: History) -> Iterator[tuple[str, float]]:
                 if added := one.nodes - before.nodes:
                     yield f"{_of(wave)}: {sorted(added)} joined a round, although no node was lost", one.started
     ended = {event["node"]: event["at"] for event in history.of("agent ended")}
-    for event in history.of("told"):
+    for event in history.of("logged"):
         found = re.match(r"lost ([^:]+):", event.get("reason", "")) if event["event"] == "restart decided" else None
         gone = ended.get(found[1], event["at"]) if found else event["at"]
         if found and event["at"] - gone > LONG_GONE_S:
@@ -158,7 +158,7 @@ def _healthy(history: History) -> Iterator[tuple[str, float]]:
         bereft[event["node"]] = event["at"]
     alive = {pid for event in history.of("whole") for pid in event["alive"]}
     gone_by = {event["at"]: set(event["alive"]) for event in history.of("whole")}
-    hurried = [(event["node"], event["at"]) for event in history.of("told") if event["event"] == "grace cut short"]
+    hurried = [(event["node"], event["at"]) for event in history.of("logged") if event["event"] == "grace cut short"]
     for worker in history.workers:
         if worker.signalled or worker.ended or worker.pid in struck or not worker.says:
             continue
@@ -210,7 +210,7 @@ def _exit_code(history: History) -> Iterator[tuple[str, float]]:
 
 
 def _right_cause(history: History) -> Iterator[tuple[str, float]]:
-    decisions = [event for event in history.of("told") if event["event"] == "restart decided"]
+    decisions = [event for event in history.of("logged") if event["event"] == "restart decided"]
     for span, wave, _, _ in _waves(history):
         if wave.restarts[1]:
             continue
