@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 Instant = NewType("Instant", float)
-"""Seconds on one process's monotonic clock. Never sent to other processes, where they would be meaningless."""
+"""Seconds on the machine's monotonic clock, which all its processes share. Never sent to other machines."""
 
 LONG_AGO = Instant(float("-inf"))
 """An instant that is earlier than any other."""

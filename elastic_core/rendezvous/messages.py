@@ -43,11 +43,12 @@ def no_contact(
 ) -> RendezvousConnectionError:
     """Return the error for a store that has never answered. For `outage` and `fault`, see `no_answer`."""
     seconds, option = settings.first_contact
-    reason = str(outage or (f"{type(fault).__name__}: {fault}" if fault else "it does not answer"))
+    reason = str(outage or (f"{type(fault).__name__}: {fault}" if fault else ""))
     where = f" at {settings.endpoint}" if settings.endpoint not in reason else ""
     advice = "" if "endpoint" in reason else "; check --rdzv-endpoint, and that the store is running"
     return RendezvousConnectionError(
-        f"no answer from the rendezvous store{where} within {seconds:g} s (--rdzv-conf={option}): {reason}{advice}"
+        f"no answer from the rendezvous store{where} within {seconds:g} s (--rdzv-conf={option})"
+        f"{reason and ': '}{reason}{advice}"
     )
 
 

@@ -42,7 +42,7 @@ def test_known_outage_is_the_reason_for_no_answer():
             " within 7 s (--rdzv-conf=connect_timeout): store:1 is down",
         ),
         (None, KeyError("dsn"), ": KeyError: 'dsn'; check --rdzv-endpoint, and that the store is running"),
-        (None, None, ": it does not answer; check --rdzv-endpoint"),
+        (None, None, "connect_timeout); check --rdzv-endpoint"),
     ],
 )
 def test_no_contact_error_names_store_and_remedy_once(outage, fault, expected):
