@@ -134,7 +134,7 @@ def table(report: Mapping[str, Any]) -> str:
 
 def facts(*machines: Mapping[str, Any]) -> str:
     """Describe the machines of a measurement, whose facts differ only in date and load."""
-    known = ("elastic-core", "elastic-c10d", "elastic-etcd", "torch")
+    known = ("elastic-core", "torch")  # the plugins have the core's version
     machine = machines[-1]
     versions = ", ".join(f"{name} {machine[name]}" for name in known if name in machine)
     kernel = ".".join(machine["kernel"].split(".")[:2])

@@ -35,9 +35,13 @@ def with_section(text: str, contents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def section(contents: Sequence[Mapping[str, Any]]) -> str:
-    """A table for each part that was measured, and a line that names the other parts. Rehearsals are not shown."""
+    """A table for each part that was measured, and a line that names the other parts. Rehearsals are not shown. If all
+    parts were measured on the same machine, it is described once, before the tables."""
     parts = shown(contents)
-    tables = [table(name, parts[name]) for name in TITLES if name in parts and figures(parts[name])]
+    measured = {name: parts[name] for name in TITLES if figures(parts.get(name))}
+    machines = [record["machine"] for record in measured.values()]
+    same = len({machine({**one, "date": "", "load_before": 0}) for one in machines}) == 1
+    tables = [table(name, record, alone=not same) for name, record in measured.items()]
     on_gpu = any(figures(record) and record["device"] == "cuda" for record in parts.values())
     missing: dict[str, list[str]] = {}
     for name in TITLES:
@@ -47,7 +51,7 @@ def section(contents: Sequence[Mapping[str, Any]]) -> str:
         *([] if on_gpu else [NOTHING]),
         *(f"Not measured ({why}): {', '.join(of)}." for why, of in missing.items()),
     ]
-    return "\n\n".join([*([" ".join(lines)] if lines else []), *tables])
+    return "\n\n".join([*([" ".join(lines)] if lines else []), *([machine(*machines)] if same else []), *tables])
 
 
 def shown(contents: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -72,16 +76,18 @@ def reason(record: Mapping[str, Any] | None) -> str:
     return "rehearsed on a processor" if record["rehearsal"] else record["why"].partition("\n")[0]
 
 
-def table(name: str, record: Mapping[str, Any]) -> str:
-    """The table of a part."""
+def table(name: str, record: Mapping[str, Any], alone: bool = True) -> str:
+    """The table of a part. `alone` adds its machine."""
     _, _, rest = page.table({**record["report"], "benchmark": name}).partition("\n")
-    stopped = f" The part was stopped {record['why']}." if record["outcome"] == "timed out" else ""
-    return f"### {TITLES[name]}\n{rest}\n\n{machine(record['machine'])}{stopped}"
+    stopped = f"The part was stopped {record['why']}." if record["outcome"] == "timed out" else ""
+    notes = " ".join(filter(None, [machine(record["machine"]) if alone else "", stopped]))
+    return "\n\n".join(filter(None, [f"### {TITLES[name]}\n{rest}", notes]))
 
 
-def machine(facts: Mapping[str, Any]) -> str:
-    """Describe the machine of the measurement."""
-    gpus = ", ".join(f"{gpu['name']} ({gpu['memory_gib']} GiB)" for gpu in facts["gpus"]) or "none"
+def machine(*facts: Mapping[str, Any]) -> str:
+    """Describe the machines of measurements, whose facts differ only in date and load."""
+    last = facts[-1]
+    gpus = ", ".join(f"{gpu['name']} ({gpu['memory_gib']} GiB)" for gpu in last["gpus"]) or "none"
     named = (("driver", "driver"), ("CUDA", "cuda"), ("NCCL", "nccl"))
-    versions = [f"{word} {facts[key]}" for word, key in named if facts["gpus"] and facts.get(key)]
-    return f"{page.facts(facts)} GPU: {', '.join([gpus, *versions])}."
+    versions = [f"{word} {last[key]}" for word, key in named if last["gpus"] and last.get(key)]
+    return f"{page.facts(*facts)} GPU: {', '.join([gpus, *versions])}."

@@ -149,6 +149,18 @@ def test_section_prefers_figures_to_a_later_skip():
     assert "Not measured (no CUDA device): `heal`, `warm`." in section.section([later])
 
 
+def test_machine_of_all_parts_is_described_once():
+    text = section.section([content(heal=record(), warm=record(load_before=2))])
+    assert text.count("GPU: GPU X (80.0 GiB), driver 580.1") == 1
+    assert "load 0.1 to 2 at the start" in text.partition("###")[0]
+
+
+def test_each_part_names_its_machine_if_they_differ():
+    text = section.section([content(heal=record(), warm=record(cores=8))])
+    assert "16 cores" in text.partition("### Warm")[0] and "8 cores" in text.partition("### Warm")[2]
+    assert "cores" not in text.partition("###")[0]
+
+
 def test_docs_have_the_markers_of_the_section():
     text = (ROOT / "docs" / "project" / "benchmarks.md").read_text()
     assert "| it [s] |" in section.with_section(text, [content(heal=record())])
