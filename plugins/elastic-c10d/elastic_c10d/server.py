@@ -44,6 +44,7 @@ MOST_BYTES = 512 << 20
 """Maximum growth of the process in bytes. Nodes write far less, because the size of their records is limited."""
 
 _LOOK_EVERY: Duration = 1.0
+_PROBES_AFTER, _PROBES_EVERY = 60, 10  # seconds; after nine probes without an answer, the kernel ends the connection
 _MIB = 1 << 20
 _CONNECTIONS_PER_NODE = 4
 _OTHER_FILES = 256
@@ -64,6 +65,10 @@ def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
 
 def _listening(sock: socket.socket) -> socket.socket:
     try:
+        # Accepted connections inherit these options. torch's server would keep a vanished machine's connections forever.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBES_AFTER)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBES_EVERY)
         sock.listen(BACKLOG)  # with SO_REUSEADDR, two sockets can bind a port, but only one can listen
     except OSError:
         sock.close()
