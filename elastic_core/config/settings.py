@@ -82,7 +82,7 @@ class Settings:
         "N|WHAT",
     )
     node_rank: int | None = setting(
-        None, _count, "nodes", "rank of this node: required by the static backend, a hint for other backends", "N"
+        None, _count, "nodes", "rank of this node (static backend: 0 by default); a hint for other backends", "N"
     )
     node_id: str | None = setting(
         None,

@@ -212,8 +212,8 @@ class WorkerProcesses(Protocol):
         """Return this round's remaining processes, including descendants of ended workers."""
 
     def leftover_sentinels(self) -> Collection[int]:
-        """Return descriptors. One of them becomes readable when a leftover process has ended. The result is empty if
-        the platform cannot provide such descriptors."""
+        """Return descriptors, one of which becomes readable when a leftover process ends. The result is empty if the
+        platform cannot provide such descriptors."""
 
     def drain(self) -> int | None:
         """Read the rest of the round's output after all its processes have ended. Returns a descriptor that becomes

@@ -302,7 +302,7 @@ class Driver:
             (self._node.state_changed if kind == _STATE else self._node.roster_changed)()
 
     def _known(self, kind: str) -> object:
-        """Return a value that changes when the node has processed a change."""
+        """Return a value that differs after each change that the node has processed."""
         return self._node.token if kind == _STATE else self._node.seen.roster
 
     def _log_once(self, error: Exception) -> None:

@@ -25,8 +25,8 @@ _ALL_USERS = ["0", "0", "4294967295"]  # the user map of a namespace that knows 
 
 
 def distrust_reason(path: Path) -> str:
-    """Return why users other than this one and root control the file or folder at the absolute `path`. Returns an empty
-    string if no such user does.
+    """Return the reason why a user other than this one or root can control the file or folder at the absolute `path`.
+    Returns an empty string if no such user can.
 
     All folders and links on the path are checked, because a user who can rename or redirect one of them also has
     control. Raises OSError if there is nothing at `path`."""

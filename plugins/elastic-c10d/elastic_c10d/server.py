@@ -65,7 +65,7 @@ def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
 
 def _listening(sock: socket.socket) -> socket.socket:
     try:
-        # Accepted connections inherit these options. torch's server would keep a vanished machine's connections forever.
+        # Accepted connections inherit these options. Without them, connections of vanished machines would stay open.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBES_AFTER)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBES_EVERY)
