@@ -352,7 +352,7 @@ class StoreBackend(RosterBackend):
         node takes over the store. `stays` is True if this node serves the store and will keep it if no other node takes
         it over in time. Raises RendezvousConnectionError if no node has taken the store over yet."""
         if self._mover is None:
-            raise foreign("a store that never moves", "a marker that says that it has moved")
+            raise foreign("a store that never moves", "a marker of its move")
         place = None if self._observes else turn(heirs, epoch.log.own_keys, self._mover.listed)
         key = epoch.keys.moved
         value = self._main.fetch(key, timeout if place is None else max(HEIR_PATIENCE * place, _AT_ONCE))
