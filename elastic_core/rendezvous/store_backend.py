@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 HOLE_PATIENCE: Duration = 2.0
-_AT_ONCE: Duration = 0.001
 _LONGEST_PLACE = 1024
 _MOST_EPOCHS = 3  # the number of epochs that one operation may begin
 _MOST_MOVES = 3  # the number of moves that one operation may follow
@@ -355,9 +354,10 @@ class StoreBackend(RosterBackend):
             raise foreign("a store that never moves", "a marker of its move")
         place = None if self._observes else turn(heirs, epoch.log.own_keys, self._mover.listed)
         key = epoch.keys.moved
-        value = self._main.fetch(key, timeout if place is None else max(HEIR_PATIENCE * place, _AT_ONCE))
+        value = None if place == 0 else self._main.fetch(key, HEIR_PATIENCE * place if place else timeout)
         if value is None and place is not None:
-            value = self._inherit(store, epoch)
+            value = peek(store, key)  # a wait's time may pass before a slow store answers
+            value = self._inherit(store, epoch) if value is None else value
         if value is None and stays:
             value = create(store, key, self._seal.sealed(key, b""))
         if value is None:

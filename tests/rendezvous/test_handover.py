@@ -129,6 +129,36 @@ def test_heir_that_loses_an_answer_retries_and_leaves_pointers(lands):
     node.close()
 
 
+class SlowConnection(StoreConnection):
+    """Every wait takes longer than it may, although the key is there."""
+
+    def fetch(self, key, timeout, closed):
+        return None
+
+
+@pytest.mark.parametrize("heirs", [["a/1"], ["b/1", "a/1"]])
+@pytest.mark.parametrize("moved", ["there:1", ""])
+def test_heir_of_a_slow_store_serves_no_second_store(heirs, moved):
+    class Served(Mover):
+        def serve(self):
+            raise AssertionError("another node has been faster, or the store stays")
+
+    class Slow(Connector):
+        def connect(self, aside=False):
+            return SlowConnection(self._make(), "a store")
+
+    old, mover, seal = Place().begin(), Served(), HmacSeal("job")
+    host = Versions(KEYS, seal)
+    host.write(old.store, b"state", 0)
+    node = StoreBackend(Slow(old, mover), "job", mover=mover)
+    node.announce("a/1", b"entry")
+    host.freeze(old.store, heirs)
+    old.store.set(KEYS.moved, seal.sealed(KEYS.moved, moved.encode()))
+    assert node.get_state() is None  # a new store, or a new epoch in the same one
+    assert mover.followed == moved
+    node.close()
+
+
 def test_marker_in_a_store_that_never_moves_begins_a_new_epoch():
     place = Place().begin()
     node = place.backend()
