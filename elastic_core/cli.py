@@ -84,7 +84,11 @@ def run(argv: Sequence[str]) -> int:
 
 def read_run(argv: Sequence[str]) -> tuple[PluginManager, Reading]:
     """Load the plugins and read a command line for `elastic run`. Raises ConfigurationError."""
-    from elastic_core.config.explain import help_text
+
+    def help_text(added: Sequence[Option]) -> str:
+        from elastic_core.config import explain
+
+        return explain.help_text(added)
 
     return read_like_run(argv, help_text)
 

@@ -20,7 +20,7 @@ from elastic_core.errors import ChildFailedError, ProcessFailure, SignalExceptio
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
 from elastic_core.workers.logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs, placer_of, to_map
-from elastic_core.workers.numa import NO_BINDING, Binding, mode_of, read_machine
+from elastic_core.workers.numa import Binding, mode_of, read_machine
 from elastic_core.workers.process import CommandStarter
 from elastic_core.workers.streams import OutputPolicy
 
@@ -208,7 +208,7 @@ def start_processes(
     def environment(plan: RoundPlan, ranks: WorkerRanks, parent: Mapping[str, str], error_file: str) -> dict[str, str]:
         return {**parent, **envs[ranks.local], VARIABLE: error_file}
 
-    policy = GroupPolicy(output, environment, Binding(mode, read_machine()) if mode else NO_BINDING)
+    policy = GroupPolicy(output, environment, Binding(mode, read_machine()) if mode else None)
     context = PContext(name, {rank: _starter(entrypoint, args[rank], start_method) for rank in ranks}, specs, policy)
     context.start()
     return context

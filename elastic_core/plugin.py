@@ -79,9 +79,7 @@ if TYPE_CHECKING:
         CLIENT_VARIABLE as CLIENT_VARIABLE, TimerClient as TimerClient, TimerRequest as TimerRequest,
         configure as configure, expires as expires
     )
-    from elastic_core.watchdog.deadlines import (
-        Deadlines as Deadlines, Timer as Timer, process_runs as process_runs, process_start_time as process_start_time
-    )
+    from elastic_core.watchdog.deadlines import Deadlines as Deadlines, Timer as Timer
     from elastic_core.interfaces.health import (
         CheckLevel as CheckLevel, CheckMoment as CheckMoment, CheckResult as CheckResult, CheckStatus as CheckStatus,
         AgentPhase as AgentPhase, AgentStatus as AgentStatus, AgentView as AgentView,
@@ -94,14 +92,14 @@ if TYPE_CHECKING:
         Watchdog as Watchdog, WatchedWorker as WatchedWorker, Work as Work, WorkerRanks as WorkerRanks
     )
     from elastic_core.workers.process import (
-        CommandStarter as CommandStarter, cannot_run as cannot_run, reap_child as reap_child,
+        CommandStarter as CommandStarter, bound_to_cpus as bound_to_cpus, cannot_run as cannot_run,
+        reap_child as reap_child,
         substitute_local_rank as substitute_local_rank
     )
     from elastic_core.workers.functions import (
         FunctionStarter as FunctionStarter, pickled_process as pickled_process,
         read_function_result as read_function_result, run_script as run_script
     )
-    from elastic_core.workers.numa import bound_to_cpus as bound_to_cpus
     from elastic_core.support.addresses import (
         ip_address as ip_address, is_loopback as is_loopback, is_loopback_address as is_loopback_address,
         joined_host_port as joined_host_port, means_this_machine as means_this_machine, reached_at as reached_at,
@@ -114,8 +112,10 @@ if TYPE_CHECKING:
         try_connect as try_connect
     )
     from elastic_core.support.bounded import BackgroundCall as BackgroundCall, CallTimeout as CallTimeout
-    from elastic_core.support.forks import drop_in_forks as drop_in_forks, stop_dropping as stop_dropping
-    from elastic_core.support.helper import HelperProcess as HelperProcess
+    from elastic_core.support.processes import (
+        HelperProcess as HelperProcess, drop_in_forks as drop_in_forks, stop_dropping as stop_dropping,
+        process_runs as process_runs, process_start_time as process_start_time
+    )
     from elastic_core.support.files import (
         open_regular as open_regular, open_to_append as open_to_append, distrust_reason as distrust_reason
     )
@@ -172,7 +172,7 @@ _HOMES = {
     "elastic_core.support.tcp_store": "start_tcp_store",
     # timers
     "elastic_core.watchdog.guard": "TimerClient TimerRequest configure expires CLIENT_VARIABLE",
-    "elastic_core.watchdog.deadlines": "Deadlines Timer process_runs process_start_time",
+    "elastic_core.watchdog.deadlines": "Deadlines Timer",
     # health endpoints
     "elastic_core.interfaces.health": (
         "CheckLevel CheckMoment CheckResult CheckStatus HealthCheckServer AgentView AgentStatus AgentPhase "
@@ -181,9 +181,8 @@ _HOMES = {
     "elastic_core.health": "Probe live ready",
     # worker starters
     "elastic_core.interfaces.workers": "Starter Work Launch Child RoundPlan WorkerRanks Watchdog WatchedWorker Expiry",
-    "elastic_core.workers.process": "CommandStarter cannot_run reap_child substitute_local_rank",
+    "elastic_core.workers.process": "CommandStarter bound_to_cpus cannot_run reap_child substitute_local_rank",
     "elastic_core.workers.functions": "FunctionStarter pickled_process read_function_result run_script",
-    "elastic_core.workers.numa": "bound_to_cpus",
     # sockets and addresses
     "elastic_core.support.addresses": (
         "split_host_port joined_host_port ip_address is_loopback is_loopback_address means_this_machine "
@@ -195,8 +194,7 @@ _HOMES = {
     ),
     # threads, processes, files and text
     "elastic_core.support.bounded": "BackgroundCall CallTimeout",
-    "elastic_core.support.forks": "drop_in_forks stop_dropping",
-    "elastic_core.support.helper": "HelperProcess",
+    "elastic_core.support.processes": ("HelperProcess drop_in_forks stop_dropping process_runs process_start_time"),
     "elastic_core.support.files": "distrust_reason open_regular open_to_append",
     "elastic_core.support.secret_files": "read_secret keep_memory_private",
     "elastic_core.support.imports": "import_with",

@@ -16,8 +16,8 @@ import time
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import Instant, SystemClock
-from elastic_core.support.page import PageFile, mapped
-from elastic_core.watchdog.deadlines import process_runs
+from elastic_core.support.files import PageFile, mapped
+from elastic_core.support.processes import process_runs
 
 if TYPE_CHECKING:
     import mmap

@@ -50,6 +50,10 @@ class HangPolicy:
         """The number of seconds between two checks."""
         return self.timeout / LOOKS_PER_TIMEOUT
 
+    def table(self, now: Instant) -> HangTable:
+        """Return the table for workers that have just started. The first check comes after the warmup."""
+        return HangTable(self, later(now, self.warmup))
+
 
 @dataclass(frozen=True)
 class _Row:
@@ -92,11 +96,6 @@ class HangTable:
     policy: HangPolicy
     next_look: Instant
     rows: Mapping[int, _Row] = field(default_factory=dict)
-
-    @classmethod
-    def starting(cls, policy: HangPolicy, now: Instant) -> HangTable:
-        """Return the table for workers that have just started. The first check comes after the warmup."""
-        return cls(policy, later(now, policy.warmup))
 
     def look(self, samples: Sequence[WorkerSample], now: Instant) -> tuple[HangTable, Expiry | None]:
         """Return the table after a check of the running workers, and the hung worker, if any.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from elastic_core.agent.agent import SimpleElasticAgent
 from elastic_core.agent.common_step import CommonStep, agree
-from elastic_core.agent.hang import HangTable
 from elastic_core.agent.interface import RunResult, WorkerState
 from elastic_core.agent.stopping import LAST_AFTERGLOW, GroupStop
 from elastic_core.clock import earliest, later
@@ -20,7 +19,7 @@ from elastic_core.log import get_logger
 from elastic_core.metrics import prof_as
 
 if TYPE_CHECKING:
-    from elastic_core.agent.hang import HangPolicy
+    from elastic_core.agent.hang import HangPolicy, HangTable
     from elastic_core.agent.interface import WorkerGroup, WorkerSpec
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.interfaces.observer import EnvironmentContributor, Observer
@@ -78,7 +77,7 @@ class ProcessAgent(SimpleElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
         self._events.pop_expired()  # timers that expired while no workers were running belong to the last round
         pids = self._processes.start(self._plan(worker_group))
-        self._table = HangTable.starting(self._hangs, self._clock.now()) if self._hangs else None
+        self._table = self._hangs.table(self._clock.now()) if self._hangs else None
         return pids
 
     @prof_as("LocalElasticAgent._monitor_workers")

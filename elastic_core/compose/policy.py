@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.agent.hang import HangPolicy
 from elastic_core.config.settings import SPECS
 from elastic_core.config.values import is_secret, split_commas
 from elastic_core.interfaces.workers import Work
 from elastic_core.log import get_logger
 from elastic_core.workers.group import GroupPolicy
-from elastic_core.workers.numa import NO_BINDING, Binding, Machine, mode_of, read_machine
 from elastic_core.workers.process import EnvironmentPolicy, more_files
 from elastic_core.workers.streams import OutputPolicy, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from elastic_core.agent.hang import HangPolicy
     from elastic_core.config import Settings
     from elastic_core.workers.logs_specs import LogsSpecs
+    from elastic_core.workers.numa import Binding, Machine
     from elastic_core.workers.streams import Placer
 
 _HEALTH_VARIABLES = frozenset(
@@ -99,6 +99,8 @@ def hang_policy(settings: Settings) -> HangPolicy | None:
     """Return the configured policy for hang detection, or None if hang detection is off."""
     if not settings.hang_timeout:
         return None
+    from elastic_core.agent.hang import HangPolicy
+
     return HangPolicy(settings.hang_timeout, settings.hang_warmup, settings.hang_progress)
 
 
@@ -164,12 +166,16 @@ def _writes_files(settings: Settings) -> bool:
     return any(streams) or bool(settings.duplicate_stdout_filters or settings.duplicate_stderr_filters)
 
 
-def _binding(settings: Settings, local_world_size: int, visible: str | None) -> Binding:
-    """Return the configured CPU binding. `visible` is the value of CUDA_VISIBLE_DEVICES."""
-    mode = mode_of(settings.numa_binding)
+def _binding(settings: Settings, local_world_size: int, visible: str | None) -> Binding | None:
+    """Return the configured CPU binding, if any. `visible` is the value of CUDA_VISIBLE_DEVICES."""
+    if settings.numa_binding is None:
+        return None
+    from elastic_core.workers import numa
+
+    mode = numa.mode_of(settings.numa_binding)
     if mode is None:
-        return NO_BINDING
-    binding = Binding(mode, read_machine())
+        return None
+    binding = numa.Binding(mode, numa.read_machine())
     seen = binding.seen_through(visible)
     unbound = [rank for rank in range(local_world_size) if not seen.cpus_for(rank, local_world_size)]
     if unbound:

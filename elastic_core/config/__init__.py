@@ -3,12 +3,15 @@
 Start with `settings` (the table), then `reading` (how the sources are combined).
 """
 
-from elastic_core.config.command import Command, CommandReading, command_of, read_command
 from elastic_core.config.reading import (
     RESERVED,
+    Command,
+    CommandReading,
     Reading,
     Sources,
+    command_of,
     read,
+    read_command,
     settings_from,
 )
 from elastic_core.config.settings import SPECS, Settings

@@ -32,9 +32,16 @@ from elastic_core.hooks.discovery import (
     listed_names,
     own_version,
 )
-from elastic_core.hooks.records import KINDS, Option, Record, RendezvousBackendRecord, StoreRecord, kind_of
+from elastic_core.hooks.records import (
+    KINDS,
+    Option,
+    Record,
+    RendezvousBackendRecord,
+    StoreRecord,
+    checked,
+    kind_of,
+)
 from elastic_core.hooks.selection import Conflict, Provided, attributed, contested, names_of
-from elastic_core.hooks.validation import check_hooks, checked
 from elastic_core.text import did_you_mean, normalised
 
 if TYPE_CHECKING:
@@ -318,3 +325,23 @@ class PluginManager:
     def added_by(self, source: Source) -> tuple[Option, ...]:
         """Return the options that one plugin adds."""
         return tuple(item.record for item in self._options if item.source == source)
+
+
+def check_hooks(plugin: object, pluggy_manager: pluggy.PluginManager, known: Collection[str]) -> None:
+    """Raise InvalidPlugin for a class, an unknown hook, a hook wrapper, or an unmarked hook."""
+    if isinstance(plugin, type):
+        raise InvalidPlugin(f"expected a module or an object, found the class {plugin.__name__}; export an instance")
+    problems = []
+    for attribute in dir(plugin):
+        options = pluggy_manager.parse_hookimpl_opts(plugin, attribute)
+        if options is None:
+            if attribute in known:
+                problems.append(f"{attribute} is not marked; write @hookimpl above it")
+            continue
+        hook = options.get("specname") or attribute
+        if hook not in known and not options.get("optionalhook"):
+            problems.append(f"unknown hook {hook!r}{did_you_mean(hook, known)}")
+        if options.get("wrapper") or options.get("hookwrapper"):
+            problems.append(f"{hook} is a hook wrapper, which is not supported; write a plain function")
+    if problems:
+        raise InvalidPlugin("; ".join(problems))

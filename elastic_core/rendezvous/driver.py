@@ -27,7 +27,7 @@ from elastic_core.rendezvous.effects import (
 )
 from elastic_core.rendezvous.seats import NOBODY
 from elastic_core.support.bounded import BackgroundCall, CallTimeout
-from elastic_core.support.forks import drop_in_forks
+from elastic_core.support.processes import drop_in_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from elastic_core.support.forks import drop_in_forks
+from elastic_core.support.processes import drop_in_forks
 from elastic_core.support.sockets import bind_at, keep_open, resolve_host, unbound
 
 if TYPE_CHECKING:

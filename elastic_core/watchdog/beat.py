@@ -9,7 +9,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
-from elastic_core.support.page import PageFile, mapped
+from elastic_core.support.files import PageFile, mapped
 
 if TYPE_CHECKING:
     import mmap

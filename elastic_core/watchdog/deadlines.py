@@ -1,12 +1,9 @@
-"""A table of running timers that finds the next timer to expire, and functions that identify processes.
-
-A process is identified by its id and its start time, because the kernel reuses process ids."""
+"""A table of running timers that finds the next timer to expire."""
 
 from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -86,23 +83,3 @@ class Deadlines(Generic[T]):
         if len(self._heap) > 2 * len(self._running) + _SLACK:
             self._heap = [entry for entry in self._heap if self._runs(entry[2])]
             heapq.heapify(self._heap)
-
-
-_STATE = 0
-_STARTED = 19  # the 22nd field of /proc/PID/stat, counted from after the program's name, which may contain anything
-
-
-def process_start_time(pid: int) -> int | None:
-    """Return the process's start time in clock ticks since boot, or None if the process is not running."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return None if fields[_STATE] in (b"Z", b"X") else int(fields[_STARTED])
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def process_runs(pid: int, started: int | None) -> bool:
-    """Return whether the process with this id and start time is running. If `started` is None, return whether any
-    process with this id is running."""
-    found = process_start_time(pid)
-    return found is not None and (started is None or found == started)

@@ -17,7 +17,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import Instant, SystemClock, later
-from elastic_core.watchdog.deadlines import Deadlines, Timer, process_runs, process_start_time
+from elastic_core.support.processes import process_runs, process_start_time
+from elastic_core.watchdog.deadlines import Deadlines, Timer
 from elastic_core.watchdog.guard import TimerClient, TimerRequest
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 """Splits one captured stream of a worker into lines, and passes the lines to a log file, the console and other
-sinks."""
+sinks. Faulthandler's dumps are separated from the worker's own output."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from elastic_core.log import get_logger
 from elastic_core.support.files import open_to_append
-from elastic_core.workers.hang import DumpSink
 from elastic_core.workers.streams import FILTERED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from elastic_core.workers.streams import StreamPlan
@@ -169,6 +169,81 @@ def _piece(data: memoryview) -> int:
     ends at a line end if possible."""
     end = bytes(data[:_PIPE_BUF]).rfind(b"\n") + 1 if len(data) > _PIPE_BUF else len(data)
     return end or _PIPE_BUF
+
+
+_MARKER = re.compile(
+    rb"Fatal Python error: (Aborted|Segmentation fault|Bus error|Floating[- ]point exception|Illegal instruction)\s*$"
+)
+_HEADS = rb"(Current thread|Thread) 0x.*\(most recent call first\):\s*$|Current thread's C stack"
+_BEGINS = re.compile(_HEADS)
+# The lines of a dump. A traceback line has one more comma: `  File "x", line 1, in f`.
+_OF_DUMP = re.compile(
+    _HEADS
+    + rb"|\s*$|\.\.\.\s*$|Extension modules: |  (File .*, line (\d+|\?\?\?) in |Binary file |\.\.\.|<|Garbage-coll)"
+)
+_THREAD = re.compile(r"(Current thread|Thread) 0x")
+_HEAD = re.compile(r"(Current t|T)hread\b")
+LONGEST_LINE = 400  # bytes
+MOST_LINES = 200
+MOST_CHARACTERS = 16 * 1024
+_MOST_KEPT = 12_000  # lines; faulthandler itself stops at a hundred threads with a hundred frames each
+_MOST_DUMPS = 4
+
+
+class DumpSink:
+    """Separates faulthandler's last few dumps from the worker's own output. One thread feeds the sink, and any thread
+    may read it.
+
+    A dump is interrupted by the first line that does not look like part of a dump, because another process may have
+    written that line. The dump resumes at the next line that begins a thread's stack, because only faulthandler writes
+    such lines."""
+
+    def __init__(self) -> None:
+        self._inside = False
+        self._dumps: collections.deque[collections.deque[bytes]] = collections.deque(maxlen=_MOST_DUMPS)
+
+    def take(self, line: bytes) -> bytes:
+        """Keep the part of the line that belongs to a dump. Returns the rest of the line."""
+        if marker := _MARKER.search(line):
+            self._dumps.append(collections.deque(maxlen=_MOST_KEPT))
+            self._inside = True
+            return line[: marker.start()]
+        self._inside = bool((self._inside and _OF_DUMP.match(line)) or (self._dumps and _BEGINS.match(line)))
+        if not self._inside:
+            return line
+        self._dumps[-1].append(line.rstrip()[:LONGEST_LINE])
+        return b""
+
+    def text(self) -> str:
+        """Return the dumps as one string (see `arranged`), or an empty string if there are none."""
+        dumps = [tuple(dump) for dump in tuple(self._dumps)]  # atomic copies, because lines may be added concurrently
+        texts = (arranged([line.decode(errors="replace") for line in dump]) for dump in dumps if dump)
+        return bounded("\n\n".join(texts))
+
+
+def arranged(lines: Sequence[str]) -> str:
+    """Return a faulthandler dump with the main thread first, limited in length. Faulthandler itself writes the newest
+    thread first."""
+    blocks: list[list[str]] = []
+    for line in lines:
+        if _HEAD.match(line):
+            blocks.append([])
+        if blocks and line.strip() and not line.startswith("Extension modules: "):
+            blocks[-1].append(line)
+    threads = [block for block in blocks if _THREAD.match(block[0])]
+    rest = [block for block in blocks if not _THREAD.match(block[0])]
+    return bounded("\n\n".join("\n".join(block) for block in [*threads[-1:], *threads[:-1], *rest]))
+
+
+def bounded(text: str) -> str:
+    """Return the first lines of a text, up to a limit, and a last line with the number of omitted lines."""
+    lines = [line[:LONGEST_LINE] for line in text.strip().splitlines()]
+    kept, length = 0, 0
+    while kept < min(len(lines), MOST_LINES) and length + len(lines[kept]) < MOST_CHARACTERS:
+        length += len(lines[kept]) + 1
+        kept += 1
+    missing = [f"... and {len(lines) - kept} more lines"] if kept < len(lines) else []
+    return "\n".join([*lines[:kept], *missing])
 
 
 class TailSink:

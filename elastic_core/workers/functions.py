@@ -27,15 +27,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from elastic_core import error_file
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.workers.interrupts import interrupts_allowed, raise_noted
-from elastic_core.workers.numa import bind
-from elastic_core.workers.process import reap_child, substitute_local_rank
+from elastic_core.workers.process import bind, reap_child, substitute_local_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from multiprocessing.process import BaseProcess
 
     from elastic_core.interfaces.workers import Child, Launch
-    from elastic_core.workers.numa import Cpus
+    from elastic_core.workers.process import Cpus
 
 _ERRORS = "backslashreplace"  # a worker must not fail because it prints a character that the locale lacks
 _STDERR = 2

@@ -28,9 +28,9 @@ from elastic_core.workers.failure import (
 from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.hang import NOT_ASKED, Activity, HangingWorker
 from elastic_core.workers.interrupts import interrupts_held
-from elastic_core.workers.numa import NO_BINDING
 from elastic_core.workers.output import RoundOutput, make_folder, unwritable
 from elastic_core.workers.process import (
+    NO_CPUS,
     EnvironmentPolicy,
     WorkerProcess,
     cannot_do,
@@ -67,7 +67,7 @@ class GroupPolicy:
 
     output: OutputPolicy = field(default_factory=OutputPolicy)
     environment: EnvironmentMaker = field(default_factory=EnvironmentPolicy)
-    binding: Binding = NO_BINDING
+    binding: Binding | None = None
     progress: frozenset[str] = frozenset()
     files: FileLimit | None = None
 
@@ -117,7 +117,8 @@ class LocalWorkers:
         self._starter = starter
         self._policy = policy
         self._parent = parent_environment
-        self._binding = policy.binding.seen_through(parent_environment.get("CUDA_VISIBLE_DEVICES"))
+        visible = parent_environment.get("CUDA_VISIBLE_DEVICES")
+        self._binding = policy.binding.seen_through(visible) if policy.binding else None
         self._clock = clock or SystemClock()
         self._guardian: Guardian | None = None
         self._lifeline = -1
@@ -394,7 +395,7 @@ class LocalWorkers:
             chosen = self._policy.output.log_dir or self._policy.output.placer
             raise unwritable(error, log_dir=bool(chosen)) from error
         result = scratch / f"round-{current.plan.round}-rank-{ranks.world}.result"
-        cpus = self._binding.cpus_for(ranks.local, len(current.plan.ranks))
+        cpus = self._binding.cpus_for(ranks.local, len(current.plan.ranks)) if self._binding else NO_CPUS
         try:
             variables.update(current.activity.environment(ranks.local, scratch))
             path = scratch / f"stop-{ranks.local}"

@@ -10,11 +10,9 @@ differently, the agent runs py-spy, provided that py-spy is installed."""
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import fcntl
 import os
-import re
 import resource
 import shutil
 import signal
@@ -26,6 +24,7 @@ from elastic_core.clock import later
 from elastic_core.interfaces.workers import WorkerSample
 from elastic_core.watchdog.beat import BEAT_FILE, HeartbeatFile
 from elastic_core.workers import sessions
+from elastic_core.workers.channel import LONGEST_LINE, bounded
 from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.process import wait_readable
 
@@ -38,27 +37,10 @@ if TYPE_CHECKING:
     from elastic_core.workers.process import WorkerProcess
 
 LOG, CPU, BEAT = "log", "cpu", "beat"
-MOST_LINES = 200
-MOST_CHARACTERS = 16 * 1024
 NO_STACK = "no stack: "  # begins the text that is shown instead of a stack
 NOT_ASKED = NO_STACK + "many workers hung, and there was no time left to ask this worker"
 _NOT_PYTHON = "the worker has no handler for SIGABRT: it is not Python, or runs without faulthandler"
 
-_MARKER = re.compile(
-    rb"Fatal Python error: (Aborted|Segmentation fault|Bus error|Floating[- ]point exception|Illegal instruction)\s*$"
-)
-_HEADS = rb"(Current thread|Thread) 0x.*\(most recent call first\):\s*$|Current thread's C stack"
-_BEGINS = re.compile(_HEADS)
-# The lines of a dump. A traceback line has one more comma: `  File "x", line 1, in f`.
-_OF_DUMP = re.compile(
-    _HEADS
-    + rb"|\s*$|\.\.\.\s*$|Extension modules: |  (File .*, line (\d+|\?\?\?) in |Binary file |\.\.\.|<|Garbage-coll)"
-)
-_THREAD = re.compile(r"(Current thread|Thread) 0x")
-_HEAD = re.compile(r"(Current t|T)hread\b")
-_LONGEST_LINE = 400  # bytes
-_MOST_KEPT = 12_000  # lines; faulthandler itself stops at a hundred threads with a hundred frames each
-_MOST_DUMPS = 4
 _MOST_OF_SPY = 256 * 1024  # bytes
 _MOST_BELOW = 3  # processes that are asked instead of the program that started them
 _ENDING: Duration = 0.5  # seconds for a killed py-spy to exit
@@ -139,62 +121,6 @@ def _cpu_seconds(workers: Sequence[WorkerProcess]) -> dict[int, float]:
         if leader in seconds:
             seconds[leader] += times.user + times.system + times.children_user + times.children_system
     return seconds
-
-
-class DumpSink:
-    """Separates faulthandler's last few dumps from the worker's own output. One thread feeds the sink, and any thread
-    may read it.
-
-    A dump is interrupted by the first line that does not look like part of a dump, because another process may have
-    written that line. The dump resumes at the next line that begins a thread's stack, because only faulthandler writes
-    such lines."""
-
-    def __init__(self) -> None:
-        self._inside = False
-        self._dumps: collections.deque[collections.deque[bytes]] = collections.deque(maxlen=_MOST_DUMPS)
-
-    def take(self, line: bytes) -> bytes:
-        """Keep the part of the line that belongs to a dump. Returns the rest of the line."""
-        if marker := _MARKER.search(line):
-            self._dumps.append(collections.deque(maxlen=_MOST_KEPT))
-            self._inside = True
-            return line[: marker.start()]
-        self._inside = bool((self._inside and _OF_DUMP.match(line)) or (self._dumps and _BEGINS.match(line)))
-        if not self._inside:
-            return line
-        self._dumps[-1].append(line.rstrip()[:_LONGEST_LINE])
-        return b""
-
-    def text(self) -> str:
-        """Return the dumps as one string (see `arranged`), or an empty string if there are none."""
-        dumps = [tuple(dump) for dump in tuple(self._dumps)]  # atomic copies, because lines may be added concurrently
-        texts = (arranged([line.decode(errors="replace") for line in dump]) for dump in dumps if dump)
-        return bounded("\n\n".join(texts))
-
-
-def arranged(lines: Sequence[str]) -> str:
-    """Return a faulthandler dump with the main thread first, limited in length. Faulthandler itself writes the newest
-    thread first."""
-    blocks: list[list[str]] = []
-    for line in lines:
-        if _HEAD.match(line):
-            blocks.append([])
-        if blocks and line.strip() and not line.startswith("Extension modules: "):
-            blocks[-1].append(line)
-    threads = [block for block in blocks if _THREAD.match(block[0])]
-    rest = [block for block in blocks if not _THREAD.match(block[0])]
-    return bounded("\n\n".join("\n".join(block) for block in [*threads[-1:], *threads[:-1], *rest]))
-
-
-def bounded(text: str) -> str:
-    """Return the first lines of a text, up to a limit, and a last line with the number of omitted lines."""
-    lines = [line[:_LONGEST_LINE] for line in text.strip().splitlines()]
-    kept, length = 0, 0
-    while kept < min(len(lines), MOST_LINES) and length + len(lines[kept]) < MOST_CHARACTERS:
-        length += len(lines[kept]) + 1
-        kept += 1
-    missing = [f"... and {len(lines) - kept} more lines"] if kept < len(lines) else []
-    return "\n".join([*lines[:kept], *missing])
 
 
 @dataclass(frozen=True)
@@ -322,7 +248,7 @@ def pyspy_dump(pid: int, environ: Mapping[str, str], patience: Duration) -> tupl
         return bounded(text), ""
     last = next((line for line in reversed(text.splitlines()) if line.strip()), "nothing")
     took = f"did not answer within {patience:g} s" if code is None else f"exited with {code}"
-    return "", f"py-spy {took} and printed: {last.strip()[:_LONGEST_LINE]}"
+    return "", f"py-spy {took} and printed: {last.strip()[:LONGEST_LINE]}"
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str], patience: Duration) -> tuple[int | None, bytes]:

@@ -5,15 +5,17 @@ because a slow job is better than no job."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-from collections.abc import Iterator  # noqa: TC003 - contextmanager reads it
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.workers.process import NO_CPUS
+
+if TYPE_CHECKING:
+    from elastic_core.workers.process import Cpus
 
 Mode = Literal["node", "socket", "exclusive", "core-complex"]
 MODES: tuple[Mode, ...] = ("node", "socket", "exclusive", "core-complex")
@@ -31,10 +33,6 @@ def mode_of(options: Any) -> Mode | None:
     if word is not None and word not in MODES:
         raise ConfigurationError(Problem("numa_options", f"expected one of {', '.join(MODES)}, found {word!r}"))
     return word
-
-
-Cpus = frozenset[int]
-NO_CPUS: Cpus = frozenset()  # no binding
 
 
 @dataclass(frozen=True)
@@ -103,17 +101,17 @@ def _cache_group(own: list[Cpu], place: int) -> Cpus:
 
 @dataclass(frozen=True)
 class Binding:
-    """A binding mode and the machine to which it applies. Without a mode, workers are not bound."""
+    """A binding mode and the machine to which it applies."""
 
-    mode: Mode | None = None
-    machine: Machine = field(default_factory=Machine)
+    mode: Mode
+    machine: Machine
 
     def cpus_for(self, local_rank: int, workers: int) -> Cpus:
-        """Return the processors for one worker. An empty set means no binding: there is no mode, or the machine's
-        description lacks information that the mode needs."""
+        """Return the processors for one worker. An empty set means no binding, because the machine's description lacks
+        information that the mode needs."""
         node = self.machine.node_of(local_rank, workers)
         own = [cpu for cpu in self.machine.cpus if cpu.node == node]
-        if self.mode is None or not own:
+        if not own:
             return NO_CPUS
         if self.mode == "node":
             return frozenset(cpu.number for cpu in own)
@@ -129,31 +127,6 @@ class Binding:
     def seen_through(self, visible: str | None) -> Binding:
         """Return the binding for devices that are numbered as in CUDA_VISIBLE_DEVICES."""
         return replace(self, machine=self.machine.seen_through(visible))
-
-
-NO_BINDING = Binding()
-
-
-def bind(cpus: Cpus | set[int]) -> None:
-    """Restrict this thread, and all threads and processes that it starts, to these processors. An empty set changes
-    nothing. Errors are ignored, because the system may remove processors at any time."""
-    if cpus:
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, cpus)
-
-
-@contextlib.contextmanager
-def bound_to_cpus(cpus: Cpus) -> Iterator[None]:
-    """Restrict child processes to these processors, if this thread starts them inside the context (see `bind`)."""
-    if not cpus:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    bind(cpus)
-    try:
-        yield
-    finally:
-        bind(before)
 
 
 def read_machine(sys_root: Path = Path("/sys"), proc_root: Path = Path("/proc")) -> Machine:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
-from elastic_core.support import files, forks
+from elastic_core.support import files
+from elastic_core.support.processes import drop_in_forks
 from elastic_core.workers.channel import Channel, ConsoleSink, FileSink, OwnFile, TerminalLine
 from elastic_core.workers.process import cannot_start, remedy, start_thread, wait_readable
 from elastic_core.workers.streams import Stream, StreamPlan, plan_stream
@@ -232,7 +233,7 @@ class RoundOutput:
         except BaseException:
             self._abandon()
             raise
-        forks.drop_in_forks(self)
+        drop_in_forks(self)
 
     def stdio(self, local_rank: int) -> tuple[int | None, int | None]:
         """Return the descriptors for the worker's stdout and stderr. None means that the worker inherits the agent's

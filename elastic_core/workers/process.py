@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.workers.numa import bound_to_cpus
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
     from elastic_core.interfaces.workers import Child, Launch, RoundPlan, WorkerRanks
+
+Cpus = frozenset[int]
+NO_CPUS: Cpus = frozenset()  # no binding
 
 FileLimit = tuple[int, int]
 """The soft and hard limits on the number of files that a process may open."""
@@ -108,6 +110,28 @@ def _own_device(local_rank: int, visible: str | None) -> str:
 def substitute_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[str]:
     """Return the arguments with `${local_rank}` replaced, as torchrun does."""
     return [argument.replace("${local_rank}", str(local_rank)) for argument in arguments]
+
+
+def bind(cpus: Cpus | set[int]) -> None:
+    """Restrict this thread, and all threads and processes that it starts, to these processors. An empty set changes
+    nothing. Errors are ignored, because the system may remove processors at any time."""
+    if cpus:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, cpus)
+
+
+@contextlib.contextmanager
+def bound_to_cpus(cpus: Cpus) -> Iterator[None]:
+    """Restrict child processes to these processors, if this thread starts them inside the context (see `bind`)."""
+    if not cpus:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    bind(cpus)
+    try:
+        yield
+    finally:
+        bind(before)
 
 
 class CommandStarter:

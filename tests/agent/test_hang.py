@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.agent.hang import HangPolicy, HangTable
+from elastic_core.agent.hang import HangPolicy
 from elastic_core.clock import Instant
 from elastic_core.interfaces.workers import Expiry, WorkerSample
 
@@ -20,7 +20,7 @@ def sample(rank=0, **done):
 
 def follow(policy, *checks):
     """Check at the given times with the given samples; returns the result of the last check and the table."""
-    table, found = HangTable.starting(policy, Instant(0.0)), None
+    table, found = policy.table(Instant(0.0)), None
     for now, *samples in checks:
         table, found = table.look(samples, Instant(now))
     return found, table
@@ -70,7 +70,7 @@ def test_shrinking_cpu_time_is_not_progress():
 
 
 def test_workers_are_not_checked_during_warmup():
-    table = HangTable.starting(HangPolicy(8.0, warmup=60.0), Instant(5.0))
+    table = HangPolicy(8.0, warmup=60.0).table(Instant(5.0))
     assert table.next_look == 65.0
     table, found = table.look([sample()], Instant(65.0))
     assert found is None
@@ -143,7 +143,7 @@ def test_hang_is_found_within_1_to_1_25_timeouts(timeout, life):
     for gap, _ in life:
         at += gap * timeout * 0.99
         moves.append(at)
-    table, found, now = HangTable.starting(policy, Instant(0.0)), None, 0.0
+    table, found, now = policy.table(Instant(0.0)), None, 0.0
     while found is None:
         now = table.next_look
         written = sum(moved <= now for moved in moves)

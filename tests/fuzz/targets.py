@@ -40,7 +40,7 @@ from elastic_core.interfaces.handler import RendezvousParameters, RendezvousStor
 from elastic_core.interfaces.node import Member
 from elastic_core.interfaces.workers import RoundPlan, WorkerExit, WorkerRanks
 from elastic_core.observers import History
-from elastic_core.operate import snapshot, status
+from elastic_core.operate import status
 from elastic_core.operate.observation import JobObservation
 from elastic_core.rendezvous.codec import LONGEST_STATE, decoded_entry, decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, RoundId, State, first_failures
@@ -187,7 +187,7 @@ def shown(data):
     announced = _announced(rest or [first])
     for one in (first if rest else None, None):
         seen = JobObservation(0.0, 0.0, Observation(1.0, 5)).after_look(one, announced, 6.0)
-        made = snapshot.snapshot_of(seen, config.Settings(rdzv_backend="toy", rdzv_endpoint="here:1", rdzv_id="job"))
+        made = status.snapshot_of(seen, config.Settings(rdzv_backend="toy", rdzv_endpoint="here:1", rdzv_id="job"))
         for text in (status.as_text(made), str(ChildFailedError("train.py", dict(first_failures(made.state))))):
             assert printable(text) == text
         json.dumps(status.as_dict(made))

@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 
 from elastic_core.hooks.discovery import InvalidPlugin
-from elastic_core.hooks.records import Option, RendezvousBackendRecord, StoreRecord
-from elastic_core.hooks.validation import checked
+from elastic_core.hooks.records import Option, RendezvousBackendRecord, StoreRecord, checked
 
 GOOD = StoreRecord("redis", "a test", print, (Option("ttl", float, 3, "lease"), Option("tls", bool, None, "encrypt")))
 

@@ -11,8 +11,7 @@ import pytest
 
 from elastic_core.interfaces.backend import Announced
 from elastic_core.interfaces.health import StopStatus
-from elastic_core.operate.snapshot import NodeStanding, snapshot_of
-from elastic_core.operate.status import as_dict, as_text
+from elastic_core.operate.status import NodeStanding, as_dict, as_text, snapshot_of
 from elastic_core.rendezvous.model import Cause, Closed, Report, RoundId, closed, ended, failed, refused
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "status.md"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.operate.snapshot import NodeStanding, Phase, snapshot_of
+from elastic_core.operate.status import NodeStanding, Phase, snapshot_of
 from elastic_core.rendezvous.model import (
     Cause,
     Closed,

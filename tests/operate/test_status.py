@@ -13,8 +13,7 @@ from elastic_core.errors import ConfigurationError, NotFoundError, RendezvousCon
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.node import Node
-from elastic_core.operate.snapshot import NodeStanding, Phase
-from elastic_core.operate.status import status
+from elastic_core.operate.status import NodeStanding, Phase, status
 from elastic_core.operate.target import opened, settings_of_job
 from elastic_core.plugin import BACKEND_OPTIONS
 from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousSettings, RendezvousTimeout

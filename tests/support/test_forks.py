@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from elastic_core.support.forks import drop_in_forks, stop_dropping
+from elastic_core.support.processes import drop_in_forks, stop_dropping
 
 pytestmark = pytest.mark.integration
 

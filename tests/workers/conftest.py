@@ -20,7 +20,6 @@ from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.workers import group
 from elastic_core.workers.functions import FunctionStarter
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
-from elastic_core.workers.numa import NO_BINDING
 from elastic_core.workers.process import CommandStarter, EnvironmentPolicy
 from elastic_core.workers.sessions import best_table
 from elastic_core.workers.streams import OutputPolicy
@@ -292,7 +291,7 @@ def local_workers(monkeypatch):
 
     def local_workers(
         starter,
-        binding=NO_BINDING,
+        binding=None,
         virtual_local_rank=False,
         environment=None,
         oom_counters=None,

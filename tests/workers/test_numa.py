@@ -10,16 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.workers.numa import (
-    MODES,
-    NO_CPUS,
-    Binding,
-    Cpu,
-    Machine,
-    bind,
-    bound_to_cpus,
-    read_machine,
-)
+from elastic_core.workers.numa import MODES, Binding, Cpu, Machine, read_machine
+from elastic_core.workers.process import NO_CPUS, bind, bound_to_cpus
 
 # 2 sockets x 2 nodes x 2 caches x 2 cores x 2 threads; thread siblings are 16 apart, as firmware likes to number them.
 CPUS = tuple(

@@ -13,16 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.workers import sessions
-from elastic_core.workers.hang import (
-    MOST_CHARACTERS,
-    MOST_LINES,
-    DumpSink,
-    abort,
-    arranged,
-    bounded,
-    pyspy_dump,
-    silence_reason,
-)
+from elastic_core.workers.channel import MOST_CHARACTERS, MOST_LINES, DumpSink, arranged, bounded
+from elastic_core.workers.hang import abort, pyspy_dump, silence_reason
 
 DUMP = """\
 Fatal Python error: Aborted

@@ -17,7 +17,7 @@ from elastic_file_timer.client import from_environment
 from elastic_file_timer.pipe import TimerPipe
 from elastic_testing import FakeClock
 
-from elastic_core.watchdog.deadlines import process_start_time
+from elastic_core.support.processes import process_start_time
 
 LIMIT_S = 60
 PATIENCE = 0.2

@@ -8,7 +8,7 @@ from elastic_file_timer import FileTimerRequest
 from elastic_file_timer.timer_table import TimerTable
 from elastic_testing import FakeClock
 
-from elastic_core.watchdog.deadlines import process_start_time
+from elastic_core.support.processes import process_start_time
 
 ME = os.getpid()
 EPOCH = 1_700_000_000.0

@@ -1,8 +1,10 @@
-"""Runs helper processes. A helper notices when this process ends, for any reason, because the helper's standard input
-then closes.
+"""Identifies processes, runs helper processes, and closes file descriptors in forked children.
 
-A parent-death signal is not used, because it would not reach the helper's own children, and set-uid programs disable
-it."""
+A process is identified by its id and its start time, because the kernel reuses process ids.
+
+A helper notices when this process ends, for any reason, because the helper's standard input then closes. A parent-death
+signal is not used, because it would not reach the helper's own children, and set-uid programs disable it. Forked
+children close their copies of such descriptors, because other processes wait until the last copy has been closed."""
 
 from __future__ import annotations
 
@@ -11,15 +13,64 @@ import os
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
-
-from elastic_core.support.forks import drop_in_forks
+from typing import IO, TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from elastic_core.clock import Duration
+
+
+_STATE = 0
+_STARTED = 19  # the 22nd field of /proc/PID/stat, counted from after the program's name, which may contain anything
+
+
+def process_start_time(pid: int) -> int | None:
+    """Return the process's start time in clock ticks since boot, or None if the process is not running."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return None if fields[_STATE] in (b"Z", b"X") else int(fields[_STARTED])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def process_runs(pid: int, started: int | None) -> bool:
+    """Return whether the process with this id and start time is running. If `started` is None, return whether any
+    process with this id is running."""
+    found = process_start_time(pid)
+    return found is not None and (started is None or found == started)
+
+
+class Droppable(Protocol):
+    """An object whose file descriptors must not stay open in a forked child."""
+
+    def drop(self) -> None:
+        """Close the file descriptors in the child."""
+        ...
+
+
+_owners: weakref.WeakSet[Droppable] = weakref.WeakSet()
+
+
+def drop_in_forks(owner: Droppable) -> None:
+    """Call `owner.drop()` in every child that is forked from now on, for as long as `owner` exists."""
+    _owners.add(owner)
+
+
+def stop_dropping(owner: Droppable) -> None:
+    """Stop calling `owner.drop()`, because the owner has closed its descriptors itself. Idempotent."""
+    _owners.discard(owner)
+
+
+def _drop_all() -> None:
+    for owner in list(_owners):
+        with contextlib.suppress(OSError):  # one owner's failure must not keep others from closing theirs
+            owner.drop()
+
+
+os.register_at_fork(after_in_child=_drop_all)
 
 
 class HelperProcess:
