@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.store_connection import StoreConnection
 
 HEIR_PATIENCE: Duration = 0.5  # time for the previous heir to take over
+STAYS = "stays"
+"""Takes the place of the new address if the store stays where it is. The value is not empty, because stores do not
+distinguish an empty value from a missing one when they compare."""
 POINTER_PATIENCE: Duration = 12.0  # seconds without a pointer check after which a store's host is considered gone
 _PAUSES = Backoff(first=0.05, longest=5.0)
 _LAST: Duration = 1.0
@@ -63,8 +66,9 @@ class StoreMover(Protocol):
         cannot serve a store. Idempotent."""
         ...
 
-    def stop_serving(self) -> None:
-        """Stop the store that `serve` started, because another node has already taken over."""
+    def stop_serving(self, unless: str = "") -> None:
+        """Stop the store that `serve` started, because the job's store is elsewhere. A store at the address `unless`
+        keeps running. Idempotent."""
         ...
 
     def moved(self, where: str) -> None:

@@ -11,7 +11,7 @@ from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.backend import EntryDroppedError, ForeignStateError, RosterBackend
 from elastic_core.log import get_logger
-from elastic_core.rendezvous.handover import HEIR_PATIENCE, POINTER_PATIENCE, Pointer, StoreMoved, turn
+from elastic_core.rendezvous.handover import HEIR_PATIENCE, POINTER_PATIENCE, STAYS, Pointer, StoreMoved, turn
 from elastic_core.rendezvous.roster_log import RosterLog
 from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.store_connection import ThreadConnection
@@ -354,23 +354,30 @@ class StoreBackend(RosterBackend):
             raise foreign("a store that never moves", "a marker of its move")
         place = None if self._observes else turn(heirs, epoch.log.own_keys, self._mover.listed)
         key = epoch.keys.moved
-        value = None if place == 0 else self._main.fetch(key, HEIR_PATIENCE * place if place else timeout)
+        value = None
+        if place != 0:  # otherwise, this node is the first heir
+            value = self._main.fetch(key, HEIR_PATIENCE * place if place else timeout)
+        if value is None:  # a slow store may answer only after the wait has timed out
+            value = peek(store, key)
         if value is None and place is not None:
-            value = peek(store, key)  # a wait's time may pass before a slow store answers
-            value = self._inherit(store, epoch) if value is None else value
+            value = self._inherit(store, epoch)
         if value is None and stays:
-            value = create(store, key, self._seal.sealed(key, b""))
+            value = create(store, key, self._seal.sealed(key, STAYS.encode()))
         if value is None:
             raise RendezvousConnectionError("its host has left, and no other node hosts it yet")
         opened = self._seal.opened(key, value)
         where = "?" if opened is None else opened[:_LONGEST_PLACE].decode(errors="replace")
+        if place is not None:
+            self._mover.stop_serving(unless=where)
+        if where == STAYS:
+            return ""
         try:
-            host, port = split_host_port(where, 0) if where else ("", 1)
+            host, port = split_host_port(where, 0)
         except ValueError as error:
             raise foreign(f"an address as the value of {key!r}", str(error)) from error
         if not port:
             raise foreign(f"an address with a port as the value of {key!r}", repr(where))
-        return host and joined_host_port(host, port)
+        return joined_host_port(host, port)
 
     def _inherit(self, store: Store, epoch: _Epoch) -> bytes | None:
         """Serve the store in this process, and record its new address in the old store. Returns the record that the old
@@ -393,11 +400,9 @@ class StoreBackend(RosterBackend):
             return None
         finally:
             connection.release()
-        if found != forward:
-            self._mover.stop_serving()
-            return found
-        get_logger().info("store taken over", endpoint=where)
-        return forward
+        if found == forward:
+            get_logger().info("store taken over", endpoint=where)
+        return found
 
     def _give_way(self, store: Store, epoch: _Epoch) -> None:
         """Raise StoreMoving if other nodes have continued at the endpoint while this store was cut off from it. All

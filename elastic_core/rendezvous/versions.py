@@ -69,7 +69,7 @@ class Keys:
     b/<n>/<k> heartbeats of the node with key k, whose first slot was n (slot numbers repeat after a loss of data)
     base      no live announcement is in a slot before this one
     lead      the leader counter
-    moved     the store's new address; empty if it stays after all
+    moved     the store's new address, or `STAYS` if no node has taken the store over
     pointed   how often the store's host has checked this key since the move, which shows that the host is alive
     """
 

@@ -208,8 +208,8 @@ class Machine:
             self.serves = self._world.served(where, self)
         return self.serves.where, Connection(self._world, self, self.serves)
 
-    def stop_serving(self) -> None:
-        if self.serves is not None:
+    def stop_serving(self, unless: str = "") -> None:
+        if self.serves is not None and self.serves.where != unless:
             self.serves.alive, self.serves = False, None
 
     def moved(self, where: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -10,7 +12,7 @@ from store_place import KEYS, Place
 
 from elastic_core.builtin import MemoryStore
 from elastic_core.errors import RendezvousConnectionError
-from elastic_core.rendezvous.handover import Pointer, turn
+from elastic_core.rendezvous.handover import STAYS, Pointer, turn
 from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.store_backend import StoreBackend
 from elastic_core.rendezvous.store_connection import FactoryConnector, StoreConnection
@@ -81,13 +83,15 @@ class Mover:
 
     def __init__(self):
         self.place, self.followed = Place(), ""
+        self.serves = False
         self.looks_at_endpoint = threading.Event()
 
     def serve(self):
+        self.serves = True
         return "here:1", StoreConnection(self.place.client(), "here")
 
-    def stop_serving(self):
-        raise AssertionError
+    def stop_serving(self, unless=""):
+        self.serves = self.serves and unless == "here:1"
 
     def moved(self, where):
         self.followed = where
@@ -130,32 +134,83 @@ def test_heir_that_loses_an_answer_retries_and_leaves_pointers(lands):
 
 
 class SlowConnection(StoreConnection):
-    """Every wait takes longer than it may, although the key is there."""
+    """Every wait times out, even if the key exists."""
 
     def fetch(self, key, timeout, closed):
         return None
 
 
-@pytest.mark.parametrize("heirs", [["a/1"], ["b/1", "a/1"]])
-@pytest.mark.parametrize("moved", ["there:1", ""])
-def test_heir_of_a_slow_store_serves_no_second_store(heirs, moved):
-    class Served(Mover):
+class SlowConnector(Connector):
+    def connect(self, aside=False):
+        return SlowConnection(self._make(), "a store")
+
+
+@pytest.mark.parametrize("heirs", [["a/1"], ["b/1", "a/1"], ["b/1"]])
+@pytest.mark.parametrize("moved", ["there:1", STAYS])
+def test_node_on_a_slow_store_finds_the_record_of_its_move(heirs, moved):
+    class NotServing(Mover):
         def serve(self):
-            raise AssertionError("another node has been faster, or the store stays")
+            raise AssertionError("another node was faster, or the store stays")
 
-    class Slow(Connector):
-        def connect(self, aside=False):
-            return SlowConnection(self._make(), "a store")
-
-    old, mover, seal = Place().begin(), Served(), HmacSeal("job")
+    old, mover, seal = Place().begin(), NotServing(), HmacSeal("job")
     host = Versions(KEYS, seal)
     host.write(old.store, b"state", 0)
-    node = StoreBackend(Slow(old, mover), "job", mover=mover)
+    node = StoreBackend(SlowConnector(old, mover), "job", mover=mover)
     node.announce("a/1", b"entry")
     host.freeze(old.store, heirs)
     old.store.set(KEYS.moved, seal.sealed(KEYS.moved, moved.encode()))
     assert node.get_state() is None  # a new store, or a new epoch in the same one
-    assert mover.followed == moved
+    assert mover.followed == ("" if moved == STAYS else moved)
+    node.close()
+
+
+class HostConnector(Connector):
+    hosts = True
+
+
+@pytest.mark.parametrize("secrets", [[], [b"s" * 32]])
+def test_heir_that_is_too_late_stops_its_store(secrets):
+    """The host gives up while the heir starts its store."""
+
+    class LateHeir(Mover):
+        def serve(self):
+            assert not gives_up.result(LONG)
+            return super().serve()
+
+    old, mover, seal = Place().begin(), LateHeir(), HmacSeal("job", secrets)
+    host = StoreBackend(HostConnector(old, Mover()), "job", mover=Mover())
+    node = StoreBackend(Connector(old, mover), "job", mover=mover)
+    for backend, key in ((host, "b/1"), (node, "a/1")):
+        backend.sign_with(seal)
+        backend.announce(key, b"entry")
+    host.set_state(b"state")
+    with ThreadPoolExecutor() as threads:
+        gives_up = threads.submit(host.hand_over, ["a/1"], 0.2)
+        while not gives_up.done():
+            node.get_state()
+            time.sleep(0.001)
+    assert (mover.followed, mover.serves) == ("", False)
+    host.announce("b/1", b"entry")
+    assert host.set_state(b"again")[2]
+    assert node.get_state()[0] == b"again"
+    for backend in (host, node):
+        backend.close()
+
+
+def test_heir_that_failed_to_record_its_store_stops_it():
+    old, mover, seal = Place().begin(), Mover(), HmacSeal("job")
+    host = Versions(KEYS, seal)
+    host.write(old.store, b"state", 0)
+    node = StoreBackend(Connector(old, mover), "job", mover=mover)
+    node.announce("a/1", b"entry")
+    host.freeze(old.store, ["a/1"])
+    old.lose("compare_set", KEYS.moved, lands=False)
+    with pytest.raises(RendezvousConnectionError):
+        node.get_state()
+    assert mover.serves
+    old.store.set(KEYS.moved, seal.sealed(KEYS.moved, STAYS.encode()))
+    assert node.get_state() is None  # a new epoch in the old store
+    assert (mover.followed, mover.serves) == ("", False)
     node.close()
 
 

@@ -192,9 +192,9 @@ class HostElection:
         self._taken_at = Endpoint(at.host, self._place.port)
         return self._taken_at
 
-    def cancel_take_over(self) -> None:
-        """Stop the server that `take_over` started."""
-        if self._taken_at is not None:
+    def cancel_take_over(self, unless: str = "") -> None:
+        """Stop the server that `take_over` started, except one at the address `unless`."""
+        if self._taken_at is not None and str(self._taken_at) != unless:
             self._end()
 
     def moved(self, at: Endpoint) -> None:

@@ -150,9 +150,9 @@ class TcpConnector:
             self.stop_serving()  # otherwise, this node would appear to host the store
             raise
 
-    def stop_serving(self) -> None:
+    def stop_serving(self, unless: str = "") -> None:
         if self._hosting is not None:
-            self._hosting.cancel_take_over()
+            self._hosting.cancel_take_over(unless)
 
     def moved(self, where: str) -> None:
         self._at = parse_endpoint(where)
