@@ -30,7 +30,6 @@ from elastic_core.errors import ChildFailedError, ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.log import show_unless_configured
-from elastic_core.workers.numa import mode_of
 from elastic_core.workers.sessions import catches
 
 if TYPE_CHECKING:
@@ -116,7 +115,10 @@ class LaunchConfig:
         variables = _variables(environ or {})
         given: dict[str, object] = {"nnodes": f"{self.min_nodes}:{self.max_nodes}"}
         given |= {"rdzv_id": self.run_id or None, "rdzv_conf": self.rdzv_configs or None}
-        given["numa_binding"] = mode_of(self.numa_options)
+        if self.numa_options is not None:
+            from elastic_core.workers.numa import mode_of
+
+            given["numa_binding"] = mode_of(self.numa_options)
         for name, value in vars(self).items():
             if name in SPECS:
                 given[name] = value or None if name in _UNSET_IF_EMPTY else value

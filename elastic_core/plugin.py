@@ -112,9 +112,10 @@ if TYPE_CHECKING:
         try_connect as try_connect
     )
     from elastic_core.support.bounded import BackgroundCall as BackgroundCall, CallTimeout as CallTimeout
+    from elastic_core.support.helper import HelperProcess as HelperProcess
     from elastic_core.support.processes import (
-        HelperProcess as HelperProcess, drop_in_forks as drop_in_forks, stop_dropping as stop_dropping,
-        process_runs as process_runs, process_start_time as process_start_time
+        drop_in_forks as drop_in_forks, stop_dropping as stop_dropping, process_runs as process_runs,
+        process_start_time as process_start_time
     )
     from elastic_core.support.files import (
         open_regular as open_regular, open_to_append as open_to_append, distrust_reason as distrust_reason
@@ -194,7 +195,8 @@ _HOMES = {
     ),
     # threads, processes, files and text
     "elastic_core.support.bounded": "BackgroundCall CallTimeout",
-    "elastic_core.support.processes": ("HelperProcess drop_in_forks stop_dropping process_runs process_start_time"),
+    "elastic_core.support.helper": "HelperProcess",
+    "elastic_core.support.processes": "drop_in_forks stop_dropping process_runs process_start_time",
     "elastic_core.support.files": "distrust_reason open_regular open_to_append",
     "elastic_core.support.secret_files": "read_secret keep_memory_private",
     "elastic_core.support.imports": "import_with",

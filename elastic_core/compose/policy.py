@@ -9,7 +9,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core.config.settings import SPECS
 from elastic_core.config.values import is_secret, split_commas
@@ -172,9 +172,7 @@ def _binding(settings: Settings, local_world_size: int, visible: str | None) -> 
         return None
     from elastic_core.workers import numa
 
-    mode = numa.mode_of(settings.numa_binding)
-    if mode is None:
-        return None
+    mode = cast("numa.Mode", settings.numa_binding)  # the setting's parser accepts no other values
     binding = numa.Binding(mode, numa.read_machine())
     seen = binding.seen_through(visible)
     unbound = [rank for rank in range(local_world_size) if not seen.cpus_for(rank, local_world_size)]

@@ -2,7 +2,7 @@
 receive. A record has a name for users, a summary, typed options and a factory. Each kind of record has its own hook and
 usually a flag that selects a record.
 
-`checked` checks records before any part of a plugin is used."""
+`checked` raises InvalidPlugin if a hook has returned an invalid record."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""Safe file access in folders where other users of this machine can write. This module never follows another user's
-link, waits for a pipe, or uses a file that another user has put into such a folder.
-
-`mapped` and `PageFile` give a worker and its agent a small file that the worker maps into its memory. Access to a
-mapping needs no system call. It also needs no open descriptor, and a script may close descriptors that it did not open.
+"""Safe file access in folders where other users of this machine can write. Except for `mapped` and `PageFile`, this
+module never follows another user's link, waits for a pipe, or uses a file that another user has put into such a folder.
 
 The kernel provides some of this protection (`fs.protected_symlinks`, `_regular`, `_fifos`), but only in folders with
-the sticky bit, and not on every machine."""
+the sticky bit, and not on every machine.
+
+`mapped` and `PageFile` give a worker and its agent a small file that the worker maps into its memory. The file is in a
+folder that only this user can access. Access to a mapping needs no system call. It also needs no open descriptor, and a
+script may close descriptors that it did not open."""
 
 from __future__ import annotations
 
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
 
 MODE = 0o644
 """The mode of new files. The umask may remove permissions."""

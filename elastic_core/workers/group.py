@@ -60,6 +60,7 @@ class GroupPolicy:
     """The user's choices for this node's workers.
 
     Attributes:
+        binding: the processors for the workers; None for no binding.
         progress: the signs of progress to look for, a subset of `log`, `cpu` and `beat`; empty if the agent does not
             detect hangs.
         files: the workers' limit on open files, or None if workers get this process's limit.

@@ -108,7 +108,7 @@ class Binding:
 
     def cpus_for(self, local_rank: int, workers: int) -> Cpus:
         """Return the processors for one worker. An empty set means no binding, because the machine's description lacks
-        information that the mode needs."""
+        information that the mode needs, or because the worker's node has fewer cores than workers."""
         node = self.machine.node_of(local_rank, workers)
         own = [cpu for cpu in self.machine.cpus if cpu.node == node]
         if not own:

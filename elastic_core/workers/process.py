@@ -1,5 +1,5 @@
-"""One worker's process: its environment, its command, the detection of its end, and errors for limits that prevent
-workers from starting. For functions, see `functions`.
+"""One worker's process: its environment, its command, its processors, the detection of its end, and errors for limits
+that prevent workers from starting. For functions, see `functions`.
 
 A sentinel is a file descriptor that becomes readable when a process has ended, so that the agent need not poll."""
 
