@@ -134,6 +134,8 @@ class Lifeline:
                 if met == seat.key:
                     self._lost(seat.key)
                 break
+            except ConnectionResetError:
+                pass  # the other agent closed its socket while the kernel completed the connection; try again
             except OSError:
                 break
             if self._seat is not seat:
