@@ -31,7 +31,7 @@ from elastic_core.rendezvous.store_backend import StoreBackend
 from elastic_core.rendezvous.store_connection import StoreConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from elastic_core.rendezvous.effects import Operation
 
@@ -70,6 +70,7 @@ class Place:
         self.where, self.host = where, host
         self.store = MemoryStore(timedelta(seconds=1))
         self.alive = True
+        self.kept = False  # whether its host gave up handing it over
         self.lives = 0
         self.before: dict[str, bytes] = {}
 
@@ -168,6 +169,7 @@ class Machine:
         self.frozen_until = 0.0
         self.told: Any = None
         self.handed_over: bool | None = None
+        self.closes_at = 0.0
         self.node.begin(world.clock.now())
 
     # -- the connector, and the mover
@@ -202,6 +204,9 @@ class Machine:
     def serve(self) -> tuple[str, Connection] | None:
         if self.closed or self.dead:
             return None
+        if self.serves is None and (takes := self._world.random.choice(self._world.serving)):
+            nowhere = Connection(self._world, self, None)
+            self._world.pause(self, Wait(nowhere, "", self._world.clock.now() + takes, threading.Event()))
         if self.serves is None:
             free = self.listed and not (ENDPOINT in self._world.places and self._world.places[ENDPOINT].alive)
             where = ENDPOINT if free else f"127.0.0.{self.number + 2}:{len(self._world.places) + 2}"
@@ -213,6 +218,8 @@ class Machine:
             self.serves.alive, self.serves = False, None
 
     def moved(self, where: str) -> None:
+        place = self._world.places.get(self.where)
+        must(place is None or not place.alive or not place.kept, f"{self.key} leaves a store that stays, for {where}")
         self.where = where
         if self.serves is not None and self.serves.where != where:
             self.serves = None
@@ -267,7 +274,9 @@ class Machine:
                     self.told = self.node.hand_over(3.0)
                 else:
                     self.told = None
-        if self.told is None and "node" not in self.threads:
+                    now = self._world.clock.now()
+                    self.closes_at = now + (self._world.random.choice([0.0, 5.0]) if self.handed_over is False else 0.0)
+        if self.told is None and "node" not in self.threads and self._world.clock.now() >= self.closes_at:
             self.running = False
             self.backend.close()
 
@@ -280,6 +289,7 @@ class Below:
         most: how many events happen.
         moves: whether the store can be handed over.
         least: `min_nodes`.
+        serving: how many seconds it may take to serve a store.
     """
 
     def __init__(
@@ -290,12 +300,14 @@ class Below:
         most: int = 6,
         moves: bool = True,
         least: int = 1,
+        serving: Sequence[float] = (0.0,),
     ) -> None:
         self.random = random.Random(seed)
         self.clock = FakeClock()
         timeout = RendezvousTimeout(join=1e9, last_call=1.0, close=2.0)
         self.settings = RendezvousSettings("job", least, machines, timeout, 1.0, 5)
         self.moves = moves
+        self.serving = serving
         self.places: dict[str, Place] = {}
         self.late: list[tuple[Place | None, str, tuple[Any, ...]]] = []
         self.threads: list[Thread] = []
@@ -471,6 +483,7 @@ class Below:
         answer = machine.operations.perform(operation)
         if isinstance(operation, HandOver):
             machine.handed_over = answer
+            self.places[machine.where].kept = not answer
         if isinstance(operation, WriteState) and answer and answer[2] and not self.lost_data:
             serial = answer[0].serial
             must(serial >= known, f"{machine.key} has written {serial} after {known}: {self._shown()}")

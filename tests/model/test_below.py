@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from below import EVENTS, Below
+from must_hold import Violation
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 LOSSES = ("fail", "restart", "crash", "forget", "older", "older")
@@ -33,6 +34,28 @@ def test_leaving_host_hands_its_store_over(machines, seeds):
         world = Below(seed, machines, ["leave"], most=1)
         world.run(calm=4.0, quiet=10.0)
         assert all(machine.handed_over is not False for machine in world.machines), seed
+
+
+SLOW = (1.0, 4.0)  # seconds until a store serves; its host gives up after 3 s
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(20), pytest.param(range(20, 500), marks=[pytest.mark.nightly, pytest.mark.timeout(3000)])]
+)
+@pytest.mark.parametrize("machines", [2, 3])
+def test_host_may_give_up_while_another_node_takes_over(machines, seeds):
+    worlds = [Below(seed, machines, ["leave"], most=1, serving=SLOW) for seed in seeds]
+    for world in worlds:
+        world.run(calm=4.0, quiet=20.0)
+    assert {machine.handed_over for world in worlds for machine in world.machines} >= {True, False}
+
+
+def test_record_that_is_mistaken_for_a_missing_key_is_found(monkeypatch):
+    """A node took over a store that stayed, because the record of that was an empty value."""
+    monkeypatch.setattr("elastic_core.rendezvous.store_backend.STAYS", "")
+    with pytest.raises(Violation, match="leaves a store that stays"):
+        for seed in range(100):
+            Below(seed, 3, ["leave"], most=1, serving=SLOW).run(calm=4.0, quiet=20.0)
 
 
 @pytest.mark.nightly
