@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from elastic_testing.campaign.storm import Fault, FaultWave
 
 WORKER_MEMORY = 64 * 2**20
+_NOT_FOUND = 8  # the exit code of `elastic drain` if it knows that it has not drained the node
+_DRAINS = 5  # attempts to drain a node
 
 
 def meant(at: float, jumps: Sequence[Sequence[float]], first: float, last: float) -> float | None:
@@ -393,16 +395,21 @@ class Faults:
         if agent is None or self._stage.is_away(fault.other):
             return None
         self._stage.loses(agent, 9)
-        asked = self._stage.ask(fault.other, "drain", agent.name)
+        asked, attempts = self._stage.ask(fault.other, "drain", agent.name), 1
 
         def look() -> None:
+            nonlocal asked, attempts
             if agent.over:
                 self._when_gone(agent, fault, end)
-            elif asked.poll() not in (None, 0):  # another fault interfered, or the store was lost with the node
+                return
+            if (code := asked.poll()) in (None, 0) or self._stage.is_away(fault.other):
+                self._stage.later(LOOK_S, look)
+            elif code != _NOT_FOUND and attempts < _DRAINS:  # another fault interfered, perhaps only with the answer
+                asked, attempts = self._stage.ask(fault.other, "drain", agent.name), attempts + 1
+                self._stage.later(LOOK_S, look)
+            else:
                 self._stage.keeps(agent)
                 end()
-            else:
-                self._stage.later(LOOK_S, look)
 
         look()
         return agent.process.pid
