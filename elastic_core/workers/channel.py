@@ -48,18 +48,33 @@ class FileSink:
             try:
                 rest = rest[os.write(self.descriptor, rest) :]
             except OSError as error:
-                self.close()
-                filtered = self._path.stem.startswith(FILTERED)
-                where = "appears only in the workers' regular output" if filtered else "goes to the console"
-                consequence = f"the file ends here; later output {where}"
-                get_logger().error("output lost", file=str(self._path), reason=error.strerror, consequence=consequence)
+                self._log(error)
+                self._release()
         return bytes(rest)
 
     def close(self) -> None:
         """Close the file. Idempotent."""
-        if self.descriptor is not None:
-            os.close(self.descriptor)
-            self.descriptor = None
+        if (error := self._release()) is not None:  # a file server may report only now that it could not write
+            self._log(error)
+
+    def _release(self) -> OSError | None:
+        descriptor, self.descriptor = self.descriptor, None  # even after an error, the descriptor is closed
+        return None if descriptor is None else _closed(descriptor)
+
+    def _log(self, error: OSError) -> None:
+        filtered = self._path.stem.startswith(FILTERED)
+        where = "appears only in the workers' regular output" if filtered else "goes to the console"
+        consequence = f"the file ends here; later output {where}"
+        get_logger().error("output lost", file=str(self._path), reason=error.strerror, consequence=consequence)
+
+
+def _closed(descriptor: int) -> OSError | None:
+    """Close the descriptor, and return any error."""
+    try:
+        os.close(descriptor)
+    except OSError as error:
+        return error
+    return None
 
 
 class OwnFile:
@@ -93,7 +108,7 @@ class OwnFile:
         return self._read(self._asked).dump.text()
 
     def close(self) -> None:
-        os.close(self.descriptor)
+        _closed(self.descriptor)  # the worker has seen any error itself
 
     def _size(self) -> int:
         return os.fstat(self.descriptor).st_size

@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 from dataclasses import dataclass
-from functools import partial
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import set_spawning_popen
 from multiprocessing.popen_forkserver import _DupFd
@@ -40,6 +40,7 @@ _ERRORS = "backslashreplace"  # a worker must not fail because it prints a chara
 _STDERR = 2
 _UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
 _STREAM_NAMES = {1: "stdout", 2: "stderr"}
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class FunctionStarter:
@@ -49,9 +50,8 @@ class FunctionStarter:
     The child writes the return value to a file in the agent's private folder, to which no other user can write. A pipe
     would block the child if the value is large, and would block the agent if the child died while writing.
 
-    Signals are delayed (`interrupts_held`) while a fork server boots. They are also delayed while a spawned child
-    imports its main module, if the data for the child does not fit into a pipe. They are not delayed while the function
-    and its arguments are pickled."""
+    Signals are delayed (`interrupts_held`) while a fork server boots, but not while the function and its arguments are
+    pickled."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], method: str) -> None:
         self._function = function
@@ -60,31 +60,45 @@ class FunctionStarter:
         self._context = multiprocessing.get_context(method)
 
     def start(self, launch: Launch) -> Child:
-        call = _call(self._function, self._args, launch.local_rank, self._method)  # may raise, so it comes first
+        call = _Parcel(_call(self._function, self._args, launch.local_rank))  # may raise, so it comes first
+        environment = _Parcel(launch.environment)
         streams = tuple(_as_connection(fd) for fd in (launch.stdout, launch.stderr))
         mark = _as_connection(launch.mark)
-        is_spawned = self._context.get_start_method() == "spawn"
-        everything = (call, launch.environment, streams, mark, str(launch.result), launch.cpus, is_spawned)
+        method = self._context.get_start_method()
+        everything = (call, environment, streams, mark, str(launch.result), launch.cpus, method)
         process = self._context.Process(target=_run, args=everything)  # type: ignore[attr-defined]
         try:
+            if method == "forkserver":
+                _start_fork_server()
             process.start()
         except _UNPICKLABLE as error:
             raise _not_pickled(error) from error
         finally:
             for stream in filter(None, (*streams, mark)):
                 stream.close()  # immediately, because a stream ends only when its last write end is closed
-        return _FunctionChild(process, reaped_elsewhere=self._context.get_start_method() == "forkserver")
+            call.close()
+            environment.close()
+        return _FunctionChild(process, reaped_elsewhere=method == "forkserver")
 
     def result(self, launch: Launch) -> object:
         return read_function_result(launch)
 
 
-def _call(
-    function: Callable[..., Any], args: tuple[Any, ...], local_rank: int, method: str
-) -> partial[Any] | _PickledCall:
-    """Return the call that the child makes. `${local_rank}` is replaced in string arguments, as it is in commands."""
-    args = tuple(substitute_local_rank((arg,), local_rank)[0] if isinstance(arg, str) else arg for arg in args)
-    return partial(function, *args) if method == "fork" else _PickledCall(function, args)
+def _start_fork_server() -> None:
+    """Start multiprocessing's fork server, unless it runs, so that signals to the agent's process group do not end it.
+    Otherwise, it would report that all workers have failed."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # again, because the call above unblocks some signals
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], local_rank: int) -> tuple[Any, ...]:
+    """Return the function and its arguments. `${local_rank}` is replaced in string arguments, as it is in commands."""
+    return function, *(substitute_local_rank((arg,), local_rank)[0] if isinstance(arg, str) else arg for arg in args)
 
 
 def read_function_result(launch: Launch) -> object:
@@ -110,7 +124,7 @@ def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch:
     Before the child unpickles the process, it must have the worker's streams and environment variables."""
     spawn = multiprocessing.get_context("spawn")
     own = [fd for fd, given in zip(_STREAM_NAMES, (launch.stdout, launch.stderr), strict=True) if given is not None]
-    call = _call(function, args, launch.local_rank, "spawn")
+    call = _Parcel(_call(function, args, launch.local_rank), aside=False)
     process = spawn.Process(target=_finish_and_leave, args=(call, str(launch.result), own))
     shared = _Shared()
     content = io.BytesIO()
@@ -140,22 +154,49 @@ class _Shared:
         return len(self.fds) - 1
 
 
-@dataclass(frozen=True)
-class _PickledCall:
-    """A function and its arguments, which the child unpickles only when it makes the call. By then, the child has the
-    worker's environment and streams, so modules imported during unpickling use them."""
+class _Parcel:
+    """A value for the child, which unpickles it only in `opened`. By then, the child has the worker's environment and
+    streams, so modules imported during unpickling use them.
 
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
+    If `aside` is True, a pickled value is in memory of its own and not in multiprocessing's pipe. A spawned child reads
+    this pipe only after it has imported its main module, and if the child dies before, a full pipe would block the
+    agent forever, because the agent itself holds the pipe's read end."""
 
-    def __reduce__(self) -> tuple[type[partial[Any]], tuple[Callable[[bytes], Any], bytes]]:
+    def __init__(self, value: Any, aside: bool = True) -> None:
+        self._value = value
+        self._aside = aside
+        self._memory: Connection | None = None
+
+    def __reduce__(self) -> tuple[type[_Received], tuple[bytes | Connection]]:
         with interrupts_allowed():  # multiprocessing pickles arguments, which may be large, before it starts a process
-            return partial, (_unpickle_and_call, bytes(ForkingPickler.dumps((self.function, self.args))))
+            pickled = ForkingPickler.dumps(self._value)
+        if not self._aside:
+            return _Received, (bytes(pickled),)
+        self._memory = Connection(os.memfd_create("elastic-worker"), writable=False)
+        with open(self._memory.fileno(), "wb", closefd=False) as file:
+            file.write(pickled)
+        return _Received, (self._memory,)
+
+    def opened(self) -> Any:
+        return self._value
+
+    def close(self) -> None:
+        if self._memory is not None:
+            self._memory.close()
 
 
-def _unpickle_and_call(pickled: bytes) -> Any:
-    function, args = pickle.loads(pickled)
-    return function(*args)
+@dataclass(frozen=True)
+class _Received:
+    """A parcel in a process that was not forked from the agent."""
+
+    content: bytes | Connection
+
+    def opened(self) -> Any:
+        if isinstance(self.content, bytes):
+            return pickle.loads(self.content)
+        with self.content, open(self.content.fileno(), "rb", closefd=False) as file:
+            file.seek(0)
+            return pickle.load(file)
 
 
 class _FunctionChild:
@@ -182,13 +223,13 @@ def _as_connection(fd: int | None) -> Connection | None:
 
 
 def _run(
-    call: Callable[[], Any],
-    environment: dict[str, str],
+    call: _Parcel | _Received,
+    environment: _Parcel | _Received,
     streams: tuple[Connection | None, Connection | None],
     mark: Connection | None,
     result: str,
     cpus: Cpus,
-    is_spawned: bool,
+    method: str,
 ) -> None:
     """Set up the worker's environment in the child process, and make the call.
 
@@ -196,20 +237,22 @@ def _run(
     child only keeps `mark` open (see `Launch`)."""
     os.setsid()
     _forget_handlers()
+    if method == "forkserver":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     for target, stream in zip(_STREAM_NAMES, streams, strict=True):
         if stream is not None:
             os.dup2(stream.fileno(), target)
             stream.close()
             _attach(_STREAM_NAMES[target], target)
     os.environ.clear()
-    os.environ.update(environment)
-    if environment.get("PYTHONFAULTHANDLER"):  # the interpreter reads this variable only at startup
+    os.environ.update(environment.opened())
+    if os.environ.get("PYTHONFAULTHANDLER"):  # the interpreter reads this variable only at startup
         faulthandler.enable(file=_STDERR)
     bind(cpus)
-    (_finish_and_leave if is_spawned else _finish)(call, result)
+    (_finish_and_leave if method == "spawn" else _finish)(call, result)
 
 
-def _finish_and_leave(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:
+def _finish_and_leave(call: _Parcel | _Received, result: str, own: Iterable[int] = ()) -> None:
     """Call `_finish`, and exit without finalizing the interpreter if torch.distributed has been imported."""
     try:
         _finish(call, result, own)
@@ -233,12 +276,13 @@ def _leave() -> NoReturn:
     os._exit(0)
 
 
-def _finish(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:
+def _finish(call: _Parcel | _Received, result: str, own: Iterable[int] = ()) -> None:
     """Make the call and save its outcome. `own` lists the streams that belong to the worker, not to the agent."""
     for fd in own:
         _attach(_STREAM_NAMES[fd], fd)
     try:
-        _store(call(), result)
+        function, *args = call.opened()
+        _store(function(*args), result)
     except Exception as error:
         path = os.environ.get(error_file.VARIABLE)
         if path and not os.path.exists(path):  # the function has not written one itself

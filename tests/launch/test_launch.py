@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ from dataclasses import replace
 
 import interrupted
 import pytest
+from elastic_testing import eventually
 from launching import config, python
 
 from elastic_core import ChildFailedError, SignalException, elastic_launch, launch_agent
@@ -249,3 +251,56 @@ def test_failures_survive_pickling(script):
 def test_missing_program_is_reported():
     with pytest.raises(ConfigurationError, match="cannot be run"):
         elastic_launch(config(), "/nowhere/program")()
+
+
+MAIN_FAILS = """
+import sys
+
+if __name__ == "__mp_main__":
+    sys.exit(3)
+
+from elastic_core import ChildFailedError, LaunchConfig, elastic_launch
+
+def train(argument):
+    pass
+
+if __name__ == "__main__":
+    try:
+        config = LaunchConfig(1, 1, 1, max_restarts=0, start_method=sys.argv[1])
+        elastic_launch(config, train)(b"x" * int(sys.argv[2]))
+    except ChildFailedError as error:
+        print(error.failures[0].exitcode)
+"""
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+@pytest.mark.parametrize(("argument", "variable"), [(1_000_000, 0), (0, 100_000)], ids=["argument", "environment"])
+def test_worker_that_dies_before_it_reads_its_arguments_is_a_failure(tmp_path, start_method, argument, variable):
+    """The agent once waited forever, because it still held the read end of the pipe to the dead worker."""
+    script = tmp_path / "main.py"
+    script.write_text(MAIN_FAILS)
+    environment = {**os.environ, "LARGE": "x" * variable}
+    done = subprocess.run(
+        [sys.executable, script, start_method, str(argument)], env=environment, capture_output=True, timeout=100
+    )
+    assert done.stdout in (b"1\n", b"3\n")
+
+
+def test_signal_to_the_process_group_does_not_end_the_fork_server(tmp_path):
+    """All workers were once reported as failed, because the fork server had ended."""
+    script = tmp_path / "script.py"
+    script.write_text("import pathlib, signal, sys, time\nsignal.signal(signal.SIGUSR1, lambda *_: None)\n"
+                      "here = pathlib.Path(__file__).parent\n(here / 'runs').touch()\n"
+                      "while not (here / 'go').exists():\n    time.sleep(0.05)\n")  # fmt: skip
+    command = ("-m", "elastic_core", "run", "--run-path", "--start-method=forkserver", "--max-restarts=0", script)
+    agent = subprocess.Popen([sys.executable, *command], start_new_session=True)
+    try:
+        eventually((tmp_path / "runs").exists)
+        os.killpg(agent.pid, signal.SIGUSR1)
+        with pytest.raises(subprocess.TimeoutExpired):
+            agent.wait(0.5)
+        (tmp_path / "go").touch()
+        assert agent.wait(100) == 0
+    finally:
+        agent.kill()
+        agent.wait()

@@ -114,6 +114,24 @@ def test_tail_is_kept_only_on_request():
     assert channel.tail() == ()
 
 
+def test_file_server_that_reports_a_lost_write_at_the_end_is_logged(tmp_path, capfd):
+    """Even then, the descriptor is closed. The agent once went on to write to the next file that it opened."""
+    channel, _ = make(file=tmp_path / "f")
+    channel.feed(b"one\n")
+    descriptor = next(fd for fd in map(int, os.listdir("/proc/self/fd")) if target(fd) == str(tmp_path / "f"))
+    os.close(descriptor)  # so that the agent's own close fails
+    channel.close()
+    channel.close()
+    assert capfd.readouterr().err.count("output lost") == 1
+
+
+def target(descriptor):
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:  # the descriptor of the listing itself
+        return ""
+
+
 def test_filters_write_whole_matching_lines_to_a_shared_file(tmp_path):
     filtered = FileSink(tmp_path / "filtered")
     first, _ = make(filtered, filters=(b"loss", b"acc"))
