@@ -125,7 +125,11 @@ class Pointer:
         looks = 0
         while not self._closed.is_set():
             looks += 1
-            connections = list(self._mover.at_the_endpoint())
+            connections: list[StoreConnection] = []
+            try:
+                connections.extend(self._mover.at_the_endpoint())
+            except Exception as error:  # noqa: BLE001 - for example, too many files are open; try again later
+                get_logger().debug("endpoint does not redirect", endpoint=self.where, reason=str(error))
             for connection in connections:
                 with self._pointing:
                     if not self._closed.is_set():

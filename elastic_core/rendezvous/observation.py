@@ -118,17 +118,19 @@ class Observation:
             for item in found
             if item.entry is not None
         )
-        return replace(seen, roster=(*self._gone_done(found, state), *roster))._with_absent(state, now)
+        return replace(seen, roster=(*seen._gone(found, state), *roster))._with_absent(state, now)
 
-    def _gone_done(self, found: tuple[Registration, ...], state: State) -> tuple[ObservedEntry, ...]:
-        """Return the members that are not lost although their entries have disappeared. The observer had seen that
-        these members were done, but no node had recorded their success yet."""
+    def _gone(self, found: tuple[Registration, ...], state: State) -> tuple[ObservedEntry, ...]:
+        """Return the members whose entries have disappeared although no node has recorded their success or loss yet.
+        The observer had seen that these members were done, or knows that their agents have ended."""
         here = {item.key for item in found}
         busy = set(state.busy) if state.open else set()
         return tuple(
-            replace(seen, late=True)
+            replace(seen, late=True, ended=seen.entry.key in self.ended)
             for seen in self.roster
-            if seen.entry.done == state.round and seen.entry.key in busy and seen.entry.key not in here
+            if seen.entry.key in busy
+            and seen.entry.key not in here
+            and (seen.entry.done == state.round or seen.entry.key in self.ended)
         )
 
     def _with_absent(self, state: State, now: Instant) -> Observation:

@@ -109,6 +109,7 @@ class StoreBackend(RosterBackend):
         self._connector = connector
         self._mover = mover
         self._pointer: Pointer | None = None
+        self._moved_to = ""
         self._unanswered: tuple[str, bytes | None, Instant] | None = None
         self._epoch: _Epoch | None = None
         self._is_handed_over = False
@@ -334,15 +335,22 @@ class StoreBackend(RosterBackend):
         return now - self._unanswered[2] >= POINTER_PATIENCE
 
     def _move_to(self, where: str) -> None:
-        """Use the store at `where` from now on. If this node serves it, keep a pointer to it at the endpoint."""
+        """Use the store at `where` from now on."""
         assert self._mover is not None
         if self._pointer is not None:
             self._pointer.close()
+            self._pointer = None
         self._mover.moved(where)
-        serves = self._connector.hosts
-        self._pointer = Pointer(self._mover, self._run_id, self._seal, where) if serves else None
+        self._moved_to = where
+        self._keep_pointer()
         self._is_handed_over = True
         self._main.renew()
+
+    def _keep_pointer(self) -> None:
+        """If this node serves the store at an address to which it has moved, keep a pointer to it at the endpoint."""
+        mover, where = self._mover, self._moved_to
+        if mover and where and not self._pointer and self._connector.hosts and mover.connected_to(where):
+            self._pointer = Pointer(mover, self._run_id, self._seal, where)
 
     def _successor(
         self, store: Store, epoch: _Epoch, timeout: Duration, heirs: Sequence[str] = (), stays: bool = False
@@ -427,6 +435,7 @@ class StoreBackend(RosterBackend):
         """Renew the two connections that are used for waiting. The main connection has just been renewed, so these two
         may still be connected to an abandoned store."""
         self._current_epoch(store)
+        self._keep_pointer()  # this node may have started a store in place of a lost one
         for line in (self._state_line, self._roster_line):
             line.renew()
 

@@ -154,6 +154,16 @@ def test_finished_member_stays_finished_after_its_lease(build):
     assert [item.entry.key for item in lost.roster] == ["a"]
 
 
+def test_member_whose_agent_has_ended_is_lost_without_an_entry(build):
+    """The host's agent ended, and the store that another node started in its place has no entry for it."""
+    state, both = build.state("ab"), entries(build, "a", "b")
+    seen = replace(Observation(INTERVAL, ATTEMPTS).after_look(both, state, Instant(0.0)), ended=frozenset("a"))
+    for now in (1.0, 2.0):
+        seen = seen.after_look(both[1:], state, Instant(now))
+        first, _ = seen.roster
+        assert (first.entry.key, first.late, first.ended) == ("a", True, True)
+
+
 def test_latest_return_deadline_is_kept():
     assert LEASED.all_back_by(Instant(5.0)).all_back_by(Instant(3.0)).settled == 5.0
 

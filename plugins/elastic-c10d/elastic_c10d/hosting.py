@@ -182,7 +182,7 @@ class HostElection:
         """Start a server for a store that another node hands over. The server uses the endpoint's port, or any free
         port if that port is in use. `host` is the address at which other nodes reach this machine. Returns the server's
         address, or None if this node must not or cannot host the store."""
-        if not self._was_free_to_choose or self._stopped:
+        if not self._was_free_to_choose or self._stopped or (self.here and self._taken_at is None):
             return None
         for port in (self._endpoint.port, 0):
             at = Endpoint(self._endpoint.host if self._endpoint.is_loopback else host, port)

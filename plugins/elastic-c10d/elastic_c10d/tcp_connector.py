@@ -206,6 +206,8 @@ class TcpConnector:
         else:
             found = self._once(answers, decides=False)
         if found is None and self._hosting is not None:
+            if lost in self._refused:  # the store ended while this node was taking it over
+                self._hosting.cancel_take_over(unless=self.where)
             if self._hosting.offer_at(lost):
                 found = self._once(answers, decides=True)
             elif lost in self._refused and self._hosting.offer_replacement(self._places(), answers):
@@ -236,7 +238,8 @@ class TcpConnector:
 
     def _try(self, address: Address, answers: list[str], decides: bool) -> TorchConnection | None:
         fault, local = try_connect(address, min(_PROBE, self._connect_timeout))
-        self._machine_answers = fault in ("", REFUSED)
+        if self._good in (None, address):  # other hosts of the endpoint prove nothing about the store's machine
+            self._machine_answers = fault in ("", REFUSED)
         self._refused = (self._refused - {address}) | ({address} if fault == REFUSED else set())
         if fault or self._dialer.stop.is_set():
             answers.append(f"{address}: {fault or 'this side was closed'}")

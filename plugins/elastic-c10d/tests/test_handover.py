@@ -220,6 +220,24 @@ def test_restarted_first_host_is_redirected_to_moved_store(connected_nodes, node
     assert not back.hosts_store
 
 
+def test_moved_store_that_is_started_again_redirects_newcomers(
+    connected_nodes, node, seal, hand_over, eventually, fails
+):
+    """Newcomers once formed a second group at the endpoint."""
+    endpoint, (host, *others) = connected_nodes(3)
+    others[0].set_state(b"state")
+    hand_over(host, "a", ["b", "c"], *others)
+    host.close()
+    heir, other = heir_of(*others)
+    heir.close()
+    eventually(lambda: not fails(other.get_state))
+    assert other.hosts_store
+    assert other.set_state(b"given back")[2]
+    newcomer = node(endpoint, seal())
+    eventually(lambda: newcomer.get_state() is not None)
+    assert newcomer.get_state()[0] == b"given back"
+
+
 def test_redirect_that_points_to_its_own_store_is_ignored(connected_nodes, hand_over, eventually, seal):
     """An attacker copies the signed redirect from the endpoint into the store that it points to."""
     endpoint, (host, *others) = connected_nodes(3)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
+from dataclasses import replace
 
 import pytest
 from elastic_c10d import C10dRendezvousBackend
@@ -176,6 +178,56 @@ def test_heir_that_cannot_reach_its_own_store_hosts_none(free_port):
         connector.serve()
     assert not connector.hosts
     connector.close()
+
+
+def test_heir_whose_store_is_not_recorded_hosts_again(host, free_port, eventually):
+    """The old host ended while the heir was taking over. The heir then seemed to host, so it started no other store."""
+    port = free_port()
+    endpoint = Endpoint("127.0.0.1", port)
+    ending = host(str(endpoint))
+    connector = TcpConnector(endpoint, HostElection(endpoint, None, 2))
+    try:
+        connector.connect().release()
+        assert connector.serve() is not None
+        ending.kill()
+        ending.wait()
+        eventually(lambda: connects(connector))
+        assert connector.hosts and str(connector.where) == str(endpoint)
+        assert connector.serve() is None  # it hosts the job's store, which nobody hands over
+    finally:
+        connector.close()
+
+
+def connects(connector):
+    try:
+        connector.connect().release()
+    except RendezvousConnectionError:
+        return False
+    return True
+
+
+def test_silent_machine_gets_no_grace_because_another_host_answers(server_process, free_port):
+    server = server_process()
+    first, second = Endpoint("127.0.0.1", server.port), Endpoint("127.0.0.1", free_port())
+    connector = TcpConnector(replace(first, rest=(second,)), connect_timeout=0.5)
+    with contextlib.ExitStack() as held:
+        held.callback(connector.close)
+        connection = connector.connect()
+        assert connector.grace
+        connection.release()
+        del connection
+        server.kill()
+        silent = held.enter_context(socket.socket())
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        silent.bind(("127.0.0.1", server.port))
+        silent.listen(0)
+        for _ in range(3):  # until the queue is full and no further connection is answered
+            client = held.enter_context(socket.socket())
+            client.settimeout(0.2)
+            client.connect_ex(("127.0.0.1", server.port))
+        with pytest.raises(RendezvousConnectionError, match="connection refused"):
+            connector.connect()
+        assert connector.grace == 0.0
 
 
 SMALLER, OWN, LARGER = "0.0.0.1", "127.0.0.1", "192.0.2.1"  # reserved addresses: no machine has the outer two
