@@ -317,9 +317,10 @@ def run_job(
     """
     show_unless_configured()
     with (
+        contextlib.ExitStack() as handling,  # ends last, so that no signal interrupts the handover of the store
         composed(plan, entry, environ, observers, logs_specs, health_check_server) as agent,
-        _signals_to(agent, plan.settings.signals_to_handle),
     ):
+        handling.enter_context(_signals_to(agent, plan.settings.signals_to_handle))
         result = agent.run(plan.settings.role)
     if result.is_failed():
         error = ChildFailedError(entry.name, result.failures)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from elastic_core.agent.event_queue import Departure, EventQueue
+from elastic_core.agent.event_queue import SAME_REQUEST, Departure, EventQueue
 from elastic_core.agent.interface import DEFAULT_ROLE, ElasticAgent, RunResult, Worker, WorkerGroup, WorkerState
 from elastic_core.agent.link import SHORTEST_INTERVAL, Introduction, Link, check_place, join, ranked_workers
 from elastic_core.agent.reporter import Progress, Reporter, error_in_words, state_after
@@ -108,6 +108,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._drained_until: Instant | None = None  # when the workers are killed, if the drain has a deadline
         self._first_sign = Instant(0.0)  # when the first sign of the next decision's cause appeared
         self._barrier_ends = Instant(0.0)
+        self._ended_at: Instant | None = None
         self._performers: dict[Order, Callable[[Observation, Decision], Ended | None]] = {
             Order.REPORT: self._report_failures,
             Order.DEPART: self._depart,
@@ -131,12 +132,16 @@ class SimpleElasticAgent(ElasticAgent):
 
     def receive_signal(self, signum: int) -> None:
         """Make the agent stop its workers and leave. A second signal, at least half a second after the first, ends the
-        workers' grace period. Any thread or signal handler may call this method.
+        workers' grace period. If the run has ended for at least half a second, the agent only stops waiting for other
+        nodes. Any thread or signal handler may call this method.
 
         Raises:
             ValueError: the signal number is invalid.
         """
         self._events.signalled(signal.Signals(signum))
+        ended = self._ended_at
+        if ended is not None and self._clock.now() - ended >= SAME_REQUEST and self._link.rounds:
+            self._link.rounds.hurry()
 
     def receive_notice(self, source: str, notice: Notice | None) -> None:
         """Record a notice, which replaces the source's previous notice. None withdraws the previous notice.
@@ -224,6 +229,7 @@ class SimpleElasticAgent(ElasticAgent):
         return replace(result, failures={**result.failures, **failures}) if failures else result
 
     def _finish(self, state: WorkerState, reason: str) -> None:
+        self._ended_at = self._clock.now()
         try:
             self._reporter.finished(state, reason, self._budget.failures)
         finally:
@@ -371,16 +377,18 @@ class SimpleElasticAgent(ElasticAgent):
         The other nodes are notified before the workers stop. Otherwise, the stop would make the other nodes' workers
         fail, and these failures would use up a restart."""
         signum = self._events.request or signal.SIGTERM
+        failures = self._result.failures if self._result_complete else {}  # from before the request
         self._reporter.phase(AgentPhase.DRAINING, self._events.why)
         self._announce_leave(self._events.why)
         self._shutdown(signum, self._grace())
         if self._worker_group.state is WorkerState.FAILED:
             self._complete()
         self._worker_group.state = WorkerState.STOPPED
-        if self._events.departure:
-            raise PreemptedError(self._events.why)
         signum = self._events.request or signum  # SIGTERM may have arrived as part of the same request
-        raise SignalException(f"stopped by {signum.name}", signum)
+        preempted = PreemptedError(self._events.why) if self._events.departure else None
+        error = preempted or SignalException(f"stopped by {signum.name}", signum)
+        error.failures = failures
+        raise error
 
     # -- waiting
 

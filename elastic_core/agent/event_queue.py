@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LONGEST_WAIT: Duration = 3600.0  # seconds; bounded, so that a lost wake-up costs at most an hour
 # Seconds. One Ctrl-C may arrive twice, from the terminal and from a wrapper (tox, timeout). systemd may send SIGHUP
 # after SIGTERM, and a pod's preStop hook may send another signal before the kubelet sends SIGTERM.
-_SAME_REQUEST: Duration = 0.5
+SAME_REQUEST: Duration = 0.5
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class EventQueue:
         if self._asked_at is None:
             self._asked_at = at
             self.request = self.request or signum
-        elif at - self._asked_at >= _SAME_REQUEST:
+        elif at - self._asked_at >= SAME_REQUEST:
             self.urged = True
         elif signum is signal.SIGTERM:
             self.request = signum

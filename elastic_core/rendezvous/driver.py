@@ -111,13 +111,16 @@ class Driver:
             self._wake()
             return given
 
-    def carry_out(self, order: Callable[[Node], Request], timeout: Duration) -> bool:
-        """Make a request to the node, and wait up to `timeout` seconds for the outcome. Returns whether the request was
-        carried out in time. Raises the node's error if the request cannot be carried out."""
+    def carry_out(
+        self, order: Callable[[Node], Request], timeout: Duration, given_up: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Make a request to the node, and wait up to `timeout` seconds for the outcome, or until `given_up` returns
+        True after a call of `tell`. Returns whether the request was carried out in time. Raises the node's error if the
+        request cannot be carried out."""
         with self._changed:
             request = self.tell(order)
             outcome = self._outcomes[id(request)] = []
-            self._changed.wait_for(lambda: outcome or self._stopping, timeout)
+            self._changed.wait_for(lambda: outcome or self._stopping or given_up(), timeout)
             del self._outcomes[id(request)]
         if outcome and outcome[0] is not None:
             raise outcome[0]

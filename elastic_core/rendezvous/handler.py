@@ -284,7 +284,7 @@ class DynamicRendezvousHandler(RoundHandler):
         if self._backend.hosts_store:  # wait for a limited time until all nodes have learned how the job ended
             until = later(self._clock.now(), self._patience.linger)
             self._driver.tell(lambda node: node.linger())
-            self._driver.wait(lambda node, now: not node.lingers or None, lambda node: until)
+            self._driver.wait(lambda node, now: self._hurried or not node.lingers or None, lambda node: until)
         return left
 
     def _stop_driver(self) -> None:
@@ -297,7 +297,8 @@ class DynamicRendezvousHandler(RoundHandler):
         if self._nobody_stays():
             return False
         try:
-            self._driver.carry_out(lambda node: node.hand_over(patience), 2 * patience + self._patience.answer)
+            limit = 2 * patience + self._patience.answer
+            self._driver.carry_out(lambda node: node.hand_over(patience), limit, lambda: self._hurried)
         except RendezvousError as error:  # the other nodes will react as if this one were lost
             get_logger().warning("rendezvous fault", reason=f"could not hand over the store to another node: {error}")
         return not self._backend.hosts_store
@@ -312,6 +313,7 @@ class DynamicRendezvousHandler(RoundHandler):
 
     def hurry(self) -> None:
         self._hurried = True
+        self._driver.tell(lambda node: None)  # wake the waiting thread
 
     # -- following a round
 

@@ -133,9 +133,23 @@ def test_workers_stopped_by_the_same_signal_have_not_failed(make):
             workers.end(rank, -15)
 
     node = make(on_start)
-    with pytest.raises(SignalException):
+    with pytest.raises(SignalException) as stopped:
         node.run()
     assert node.order == ["leave"]
+    assert not stopped.value.failures
+
+
+def test_signal_while_survivors_stop_keeps_the_failures(make):
+    class Interrupted(Ordered):
+        def send_signal(self, signum):
+            if signum == TERM:
+                node.agent.receive_signal(TERM)
+            super().send_signal(signum)
+
+    node = make(fail, workers=Interrupted)
+    with pytest.raises(SignalException) as stopped:
+        node.run()
+    assert list(stopped.value.failures) == [0]
 
 
 def test_signal_while_joining_is_announced(make):
