@@ -169,7 +169,7 @@ class Machine:
         self.frozen_until = 0.0
         self.told: Any = None
         self.handed_over: bool | None = None
-        self.closes_at = 0.0
+        self.closes_at = self.closes_by = 0.0
         self.node.begin(world.clock.now())
 
     # -- the connector, and the mover
@@ -181,21 +181,20 @@ class Machine:
 
     @property
     def listed(self) -> bool:
-        return self.number == 0
+        return self.number == 0 or self._world.together
 
     def connect(self, aside: bool = False) -> Connection:
         self._world.pause(self)
         if self.closed or self.dead:
             raise RendezvousConnectionError("closed")
-        for where in (self.where, ENDPOINT):
-            place = self._world.places.get(where)
-            if place is None or not place.alive:
-                if where != ENDPOINT or not self.listed:
-                    continue
-                place = self._world.served(ENDPOINT, self)
-            self.where = where
-            return Connection(self._world, self, place)
-        raise RendezvousConnectionError("connection refused")
+        places = (self._world.places.get(where) for where in (self.where, ENDPOINT))
+        place = next((place for place in places if place is not None and place.alive), None)
+        if place is None and self.listed:
+            place = self._world.served(self.where if self._world.together else ENDPOINT, self)
+        if place is None:
+            raise RendezvousConnectionError("connection refused")
+        self.where = place.where
+        return Connection(self._world, self, place)
 
     def close(self) -> None:
         self.closed = True
@@ -276,7 +275,8 @@ class Machine:
                     self.told = None
                     now = self._world.clock.now()
                     self.closes_at = now + (self._world.random.choice([0.0, 5.0]) if self.handed_over is False else 0.0)
-        if self.told is None and "node" not in self.threads and self._world.clock.now() >= self.closes_at:
+        now, has_left = self._world.clock.now(), self.told is None and "node" not in self.threads
+        if now >= (self.closes_at if has_left else self.closes_by):
             self.running = False
             self.backend.close()
 
@@ -285,11 +285,12 @@ class Below:
     """The world. `run` draws random events and checks the invariants.
 
     Args:
-        events: which events may happen.
+        events: which events may happen; "crash host" happens to a machine that hosts a store.
         most: how many events happen.
         moves: whether the store can be handed over.
         least: `min_nodes`.
         serving: how many seconds it may take to serve a store.
+        together: whether all nodes are on the endpoint's machine. They then start a lost store where it was.
     """
 
     def __init__(
@@ -301,6 +302,7 @@ class Below:
         moves: bool = True,
         least: int = 1,
         serving: Sequence[float] = (0.0,),
+        together: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.clock = FakeClock()
@@ -308,6 +310,7 @@ class Below:
         self.settings = RendezvousSettings("job", least, machines, timeout, 1.0, 5)
         self.moves = moves
         self.serving = serving
+        self.together = together
         self.places: dict[str, Place] = {}
         self.late: list[tuple[Place | None, str, tuple[Any, ...]]] = []
         self.threads: list[Thread] = []
@@ -531,7 +534,9 @@ class Below:
     def _happens(self) -> None:
         event = self.random.choice(self._events)
         machine = self.random.choice(self.machines)
-        if getattr(self, "_" + event.replace(" ", "_"))(machine):
+        if event.endswith(" host"):
+            machine = next((machine for machine in self.machines if machine.hosts), machine)
+        if getattr(self, "_" + event.removesuffix(" host").replace(" ", "_"))(machine):
             self._left -= 1
             self.story.append(f"{self.clock.now():.2f} {event}: {machine.key}")
 
@@ -559,6 +564,7 @@ class Below:
             return False
         machine.leaving, machine.running, machine.stops_at = True, False, None
         machine.told = machine.node.retire("SIGTERM")
+        machine.closes_by = self.clock.now() + 20.0
         return True
 
     def _fault(self, machine: Machine, fault: str) -> bool:
@@ -620,7 +626,9 @@ class Below:
 
     def _check_settled(self) -> None:
         here = [m for m in self.machines if m.acts and not m.leaving]
-        if not self.machines[0].acts:  # a node that loses its store finds no other one at the endpoint
+        if (
+            not self.together and not self.machines[0].acts
+        ):  # a node that loses its store finds no other one at the endpoint
             here = [m for m in here if m.where in self.places and self.places[m.where].alive]
         rounds = {m.node.membership.round if m.running and m.stops_at is None else None for m in here}
         if not here or len(here) < self.settings.min_nodes:

@@ -58,6 +58,15 @@ def test_record_that_is_mistaken_for_a_missing_key_is_found(monkeypatch):
             Below(seed, 3, ["leave"], most=1, serving=SLOW).run(calm=4.0, quiet=20.0)
 
 
+@pytest.mark.parametrize(
+    "seeds", [range(50), pytest.param(range(50, 700), marks=[pytest.mark.nightly, pytest.mark.timeout(3000)])]
+)
+def test_nodes_of_one_machine_share_a_round_after_the_loss_of_each_host(seeds):
+    """A store that had moved and was started again at its last address once had no pointer at the endpoint."""
+    for seed in seeds:
+        Below(seed, 3, ["crash host", "leave host", "restart"], most=4, together=True).run(calm=4.0)
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("machines", [2, 3])
