@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 _PROC = "/proc"
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 UNKNOWN = -1  # replaces a start that cannot be read
 _ENDED = "ZX"
 _PASSES = 100  # SIGKILL passes in `end`: enough for a fork storm, and limited because some process may not die
@@ -59,21 +60,25 @@ class ProcTable:
     """The kernel's process table, read from /proc.
 
     The object keeps a spare descriptor open, and closes it to read the table when no other descriptors are left.
-    Without a spare descriptor, the agent could not see or kill the running workers."""
+    Without a spare descriptor, the agent could not see or kill the running workers. If another thread has taken the
+    spare descriptor, only the processes whose ids are known are found, see `ProcessIds`."""
 
     def __init__(self) -> None:
         self._spare: list[int] = []  # the thread that pops the descriptor closes it, so it is closed only once
         self._hold()
 
     def pids(self) -> Iterable[int]:
-        return [int(name) for name in self._read(lambda: os.listdir(_PROC)) if name.isdigit()]
+        try:
+            return [int(name) for name in self._read(lambda: os.listdir(_PROC)) if name.isdigit()]
+        except OSError:
+            return ()
 
     def stat(self, pid: int) -> ProcessStat | None:
         """Return the table's line for the process, or None if there is no such process."""
         try:
             text = self._read(lambda: _content(f"{_PROC}/{pid}/stat"))
-        except OSError:
-            return None
+        except OSError as error:
+            return ProcessIds().stat(pid) if error.errno in _NO_DESCRIPTOR else None
         fields = text[text.rindex(b")") + 2 :].split()  # the name before the `)` may contain spaces and parentheses
         group, session, threads, start = (int(fields[index]) for index in (2, 3, 17, 19))
         return ProcessStat(pid, fields[0].decode(), group, session, threads, start)
@@ -82,7 +87,7 @@ class ProcTable:
         try:
             return read()
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
+            if error.errno not in _NO_DESCRIPTOR:
                 raise
             try:
                 os.close(self._spare.pop())

@@ -336,3 +336,26 @@ def test_leader_of_finds_the_worker_of_a_process(spawn, pipe, lines_of):
     assert sessions.leader_of(leader.pid, leaders) is None  # the leader has ended
     assert sessions.leader_of(child, leaders) == leader.pid
     os.kill(child, 9)
+
+
+NO_DESCRIPTOR = """
+import os, subprocess, sys
+from elastic_core.workers import sessions
+
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+try:
+    while True:
+        os.dup(0)
+except OSError:
+    pass
+leaders = {worker.pid: sessions.UNKNOWN}
+assert [stat.pid for stat in sessions.members(leaders)] == [worker.pid]
+sessions.end(leaders)
+assert worker.wait(60) == -9
+"""
+
+
+def test_workers_are_found_and_killed_without_a_free_descriptor():
+    """Another thread may have taken the spare descriptor. The agent once ended with an internal error."""
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)){NO_DESCRIPTOR}"
+    assert subprocess.run([sys.executable, "-c", limited], timeout=100).returncode == 0
