@@ -67,8 +67,8 @@ class Keys:
     head      the number of the newest version; it may lag
     slots     how many slots of the announcement log have been taken
     e/<n>     slot n of that log
-    b/<n>/<c> heartbeats of the node whose first slot was n and whose key has the checksum c (slot numbers repeat after
-              a loss of data; whole keys would be most of the traffic)
+    b/<n>/<c> heartbeats of the node whose first slot was n and whose key has the checksum c (slot numbers may repeat if
+              older data is restored; whole keys would be most of the traffic)
     base      no live announcement is in a slot before this one
     lead      the leader counter
     moved     the store's new address, or `STAYS` if no node has taken the store over
@@ -94,7 +94,7 @@ class Keys:
         return f"{self._prefix}e/{number}"
 
     def beats(self, first_slot: int, key: str) -> str:
-        return f"{self._prefix}b/{first_slot}/{crc32(key.encode()):x}"
+        return f"{self._prefix}b/{first_slot}/{crc32(key.encode()) & 0xFFFF:x}"
 
 
 def is_wait_timeout(error: BaseException) -> bool:
