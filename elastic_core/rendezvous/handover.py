@@ -8,7 +8,8 @@
    host leaves.
 4. The new host leaves pointers at the endpoint, so that new nodes find the store. If an address there belongs to the
    new host's machine and is free, the new host serves a pointer store at that address. Otherwise, it writes a marker
-   into the store that another node has started at the endpoint.
+   into the store that another node has started at the endpoint. If the new host is lost and a node on its machine
+   starts the store again at the new address, that node does the same.
 
 If no heir takes over in time, the host records that the store stays where it is, and the nodes begin a new epoch in it.
 The nodes also begin a new epoch here if a marker leads back to the same store. The same applies if a marker leads to an

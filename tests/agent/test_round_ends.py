@@ -24,10 +24,12 @@ from elastic_core.errors import (
     ConfigurationError,
     DrainedError,
     ExitCode,
+    PreemptedError,
     RendezvousClosedError,
     RendezvousGracefulExitError,
     SignalException,
 )
+from elastic_core.interfaces.node import Notice
 
 
 def test_job_failure_elsewhere_stops_workers(make):
@@ -139,15 +141,25 @@ def test_workers_stopped_by_the_same_signal_have_not_failed(make):
     assert not stopped.value.failures
 
 
-def test_signal_while_survivors_stop_keeps_the_failures(make):
+@pytest.mark.parametrize(
+    ("ask", "error"),
+    [
+        (lambda agent: agent.receive_signal(TERM), SignalException),
+        (lambda agent: agent.receive_notice("cloud", Notice("reclaimed")), PreemptedError),
+    ],
+    ids=["signal", "notice"],
+)
+def test_request_while_survivors_stop_keeps_the_failures(make, ask, error):
+    """The agent handles the request while it waits for the survivor, which ignores SIGTERM."""
+
     class Interrupted(Ordered):
         def send_signal(self, signum):
             if signum == TERM:
-                node.agent.receive_signal(TERM)
+                ask(node.agent)
             super().send_signal(signum)
 
-    node = make(fail, workers=Interrupted)
-    with pytest.raises(SignalException) as stopped:
+    node = make(fail, workers=Interrupted, ignore_signals=[1], shutdown_timeout=0.3)
+    with pytest.raises(error) as stopped:
         node.run()
     assert list(stopped.value.failures) == [0]
 

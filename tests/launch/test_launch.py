@@ -21,6 +21,7 @@ from launching import config, python
 from elastic_core import ChildFailedError, SignalException, elastic_launch, launch_agent
 from elastic_core.compose import Entry, plan_of
 from elastic_core.errors import ConfigurationError
+from elastic_core.health import HealthCheckServer
 from elastic_core.hooks.discovery import installed_entry_points
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.workers import Work
@@ -135,6 +136,24 @@ def test_only_requested_signals_are_handled(script):
     finally:
         signal.signal(signal.SIGHUP, before)
     assert received == [signal.SIGHUP]
+
+
+def test_signal_after_success_changes_nothing(work):
+    class Signaling(HealthCheckServer):
+        def start(self):
+            pass
+
+        def stop(self):  # called last
+            time.sleep(0.6)  # signals within half a second are one request
+            signal.raise_signal(signal.SIGTERM)
+
+    received = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        assert launch_agent(config(start_method="fork"), work.square, [3], Signaling()) == {0: (0, 9)}
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert received == []
 
 
 def test_ignored_hangup_stays_ignored(script):

@@ -131,6 +131,14 @@ def test_store_host_leaves_after_the_last_node(host):
     assert leaving.result()
 
 
+def test_hurried_store_host_does_not_wait_for_the_last_node(host):
+    one = host(Patience(linger=120.0))
+    leaving = Background(one.handlers["a"].shutdown)
+    assert not leaving.over(0.5)
+    one.handlers["a"].hurry()
+    assert leaving.result()
+
+
 def test_store_host_does_not_wait_for_dead_nodes(host):
     one = host(Patience(linger=0.5))
     begun = time.monotonic()
