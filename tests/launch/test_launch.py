@@ -21,9 +21,9 @@ from launching import config, python
 from elastic_core import ChildFailedError, SignalException, elastic_launch, launch_agent
 from elastic_core.compose import Entry, plan_of
 from elastic_core.errors import ConfigurationError
-from elastic_core.health import HealthCheckServer
 from elastic_core.hooks.discovery import installed_entry_points
 from elastic_core.hooks.manager import PluginManager
+from elastic_core.interfaces.health import HealthCheckServer
 from elastic_core.interfaces.workers import Work
 from elastic_core.launch import run_job
 
