@@ -300,7 +300,7 @@ def dead_after_success() -> None:
         return together
 
     put(module("rendezvous.policy"), "succeeded", around)
-    put(Observation, "_gone_done", lambda _: lambda self, found, state: ())
+    put(Observation, "_gone", lambda _: lambda self, found, state: ())
 
 
 def waits_for_beat() -> None:
