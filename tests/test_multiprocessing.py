@@ -26,6 +26,12 @@ class Nowhere(LogsSpecs):
         return LogsDest()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def first_job():
+    """The first job opens a descriptor that stays open, with which the process table can always be read."""
+    start_processes("job", "true", {0: ()}, {0: {}}, Nowhere()).wait()
+
+
 @pytest.fixture
 def start():
     made = []
