@@ -114,9 +114,9 @@ class Driver:
     def carry_out(
         self, order: Callable[[Node], Request], timeout: Duration, given_up: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Make a request to the node, and wait up to `timeout` seconds for the outcome, or until `given_up` returns
-        True after a call of `tell`. Returns whether the request was carried out in time. Raises the node's error if the
-        request cannot be carried out."""
+        """Make a request to the node, and wait up to `timeout` seconds for the outcome. The wait also ends if
+        `given_up` returns True; it is called after every change. Returns whether the request was carried out in time.
+        Raises the node's error if the request cannot be carried out."""
         with self._changed:
             request = self.tell(order)
             outcome = self._outcomes[id(request)] = []

@@ -158,9 +158,9 @@ class _Parcel:
     """A value for the child, which unpickles it only in `opened`. By then, the child has the worker's environment and
     streams, so modules imported during unpickling use them.
 
-    If `aside` is True, a pickled value is in memory of its own and not in multiprocessing's pipe. A spawned child reads
-    this pipe only after it has imported its main module, and if the child dies before, a full pipe would block the
-    agent forever, because the agent itself holds the pipe's read end."""
+    If `aside` is True, the pickled value is passed in a memory file instead of multiprocessing's pipe. A spawned child
+    reads this pipe only after it has imported its main module. If the child died before that, a full pipe would block
+    the agent forever, because the agent itself holds the pipe's read end."""
 
     def __init__(self, value: Any, aside: bool = True) -> None:
         self._value = value

@@ -115,7 +115,7 @@ def test_tail_is_kept_only_on_request():
 
 
 def test_file_server_that_reports_a_lost_write_at_the_end_is_logged(tmp_path, capfd):
-    """Even then, the descriptor is closed. The agent once went on to write to the next file that it opened."""
+    """Even then, the descriptor is closed. The agent once wrote output to the next file that it opened."""
     channel, _ = make(file=tmp_path / "f")
     channel.feed(b"one\n")
     descriptor = next(fd for fd in map(int, os.listdir("/proc/self/fd")) if target(fd) == str(tmp_path / "f"))

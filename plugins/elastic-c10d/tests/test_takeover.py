@@ -193,7 +193,7 @@ def test_heir_whose_store_is_not_recorded_hosts_again(host, free_port, eventuall
         ending.wait()
         eventually(lambda: connects(connector))
         assert connector.hosts and str(connector.where) == str(endpoint)
-        assert connector.serve() is None  # it hosts the job's store, which nobody hands over
+        assert connector.serve() is None  # it already hosts the job's store
     finally:
         connector.close()
 
