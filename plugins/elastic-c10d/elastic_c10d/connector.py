@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 READ_TIMEOUT: Duration = 60.0
 CONNECT_TIMEOUT: Duration = 10.0
+_PATIENT_TIMEOUT: Duration = 1.0  # torch retries a refused connection for this long, even after `close`
 
 
 class SharedConnector:
@@ -87,15 +88,15 @@ class StoreDialer:
         self._waiting: set[BackgroundCall[Store]] = set()
 
     def dial(self, host: str, port: int, where: str, timeout: Duration, patiently: bool = False) -> TorchConnection:
-        """Connect to the TCPStore at `host`, which should already be listening. If `patiently` is True, the attempt may
-        take longer than `timeout` seconds, but `close` can cancel it.
+        """Connect to the TCPStore at `host`, which should already be listening. If `patiently` is True, wait as long as
+        the listener does not answer, but `close` can cancel this wait. Use this if the address has just answered.
 
         Raises:
             RendezvousConnectionError: `host` did not answer as a TCPStore in time, or `close` was called.
         """
 
         def make() -> Store:
-            limit = timedelta(seconds=timeout)
+            limit = timedelta(seconds=_PATIENT_TIMEOUT if patiently else timeout)
             store: Store = distributed().TCPStore(host, port, None, False, limit, wait_for_workers=False)
             return store
 

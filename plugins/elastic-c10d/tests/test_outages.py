@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+import psutil
 import pytest
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.tcp_connector import TcpConnector
@@ -220,6 +221,21 @@ def test_close_ends_a_reconnect_to_a_lost_store(server_process, background, how)
     server.kill()
     for connection in kept:
         connection.release()
+
+
+def test_close_ends_a_first_additional_connection_whose_store_ends(server_process, background, eventually):
+    server = server_process()
+    connector = connecting("127.0.0.1", server.port, connect_timeout=100.0)
+    kept = connector.connect()
+    server.pause()
+    waiting = background(lambda: connector.connect(aside=True))
+    peers = psutil.Process().net_connections
+    eventually(lambda: sum(bool(it.raddr) and it.raddr.port == server.port for it in peers("tcp")) == 2)
+    connector.close()
+    server.kill()
+    with pytest.raises(RendezvousConnectionError):
+        waiting.result(60)
+    kept.release()
 
 
 QUIET = """
