@@ -448,6 +448,8 @@ def commit() -> str:
 
 def measure(arguments: argparse.Namespace) -> Report:
     """Run the campaign, or `--shrink`, or `--catch`."""
+    if unknown := set(arguments.worlds) - {*WORLDS, "torchrun"}:
+        raise BenchmarkError(f"--worlds: unknown {', '.join(sorted(unknown))}; known are {', '.join(WORLDS)}, torchrun")
     if reason := missing():
         raise BenchmarkError(reason)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
