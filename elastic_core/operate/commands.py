@@ -112,7 +112,7 @@ job, run its elastic run command again.
     codes={
         ExitCode.SUCCESS: "the nodes have left; with --timeout=0, they were asked to leave",
         ExitCode.RENDEZVOUS_TIMEOUT: "the nodes were asked to leave, but some did not leave in time",
-        ExitCode.STORE_UNREACHABLE: "the store does not answer",
+        ExitCode.STORE_UNREACHABLE: "the store does not answer, or it stopped and some nodes were not seen to leave",
         ExitCode.NOT_FOUND: "no job with this id, or no node in it",
     },
 )

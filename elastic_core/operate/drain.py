@@ -7,7 +7,7 @@ import functools
 import threading
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import later, swapped
+from elastic_core.clock import SystemClock, later, swapped
 from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousTimeoutError
 from elastic_core.operate.commands import ANSWER
 from elastic_core.operate.observation import observed
@@ -19,7 +19,7 @@ from elastic_core.support.bounded import within
 from elastic_core.text import in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from elastic_core.clock import Clock, Duration
     from elastic_core.config import Settings
@@ -54,17 +54,14 @@ def drain(
         RendezvousConnectionError, RendezvousStateError, ConfigurationError: see `observed`.
     """
     with observed(settings, manager, ANSWER, clock, pause) as (watcher, job):
-        node, ended = node_called(word, job), threading.Event()
-        lifeline = Lifeline(lambda: node.seat if node.lifeline else None, lambda key: ended.set())
-        with contextlib.closing(lifeline):
-            lifeline.look()  # this must happen before the node can leave
+        node = node_called(word, job)
+        with _lifelines([node]) as ended:
             again = node.key in (job.state or State()).draining
             state = within(ANSWER, lambda: ask(watcher.backend, [node], deadline), settings.rdzv_endpoint)
             show(in_one_line(_asked(node, state, timeout, again)))
             if timeout:
-                gone = within(
-                    timeout + ANSWER, lambda: _gone(watcher, job, node, ended, timeout), settings.rdzv_endpoint
-                )
+                limit = timeout + ANSWER
+                gone = within(limit, lambda: _gone(watcher, job, node, ended, timeout), settings.rdzv_endpoint)
                 show(in_one_line(gone))
 
 
@@ -77,26 +74,49 @@ def stop(
     pause: Callable[[Duration], object] | None = None,
     deadline: Duration | None = None,
 ) -> None:
-    """Ask all nodes to leave the job, and wait until they have left. For the arguments and errors, see `drain`. The
-    wait also ends if the store stops with its host, because the remaining nodes can no longer be observed."""
+    """Ask all nodes to leave the job, and wait until they have left. For the arguments and errors, see `drain`. Also
+    raises RendezvousConnectionError if the store stops while it is not known that all nodes have left."""
     with observed(settings, manager, ANSWER, clock, pause) as (watcher, job):
         nodes = alive(job.roster, job.state or State())
         if not nodes:
             raise NotFoundError("the job has no nodes")
-        state = within(ANSWER, lambda: ask(watcher.backend, nodes, deadline), settings.rdzv_endpoint)
-        if state.closed:
-            show(in_one_line(_over(state.closed)))
-            return
-        patience = f"; waiting up to {timeout:g} s until they have left" if timeout else ""
-        show(f"{len(nodes)} node(s) were asked to leave{patience}")
-        if timeout:
-            gone = within(timeout + ANSWER, lambda: _all_gone(watcher, job, nodes, timeout), settings.rdzv_endpoint)
-            show(in_one_line(gone))
+        with _lifelines(nodes) as ended:
+            state = within(ANSWER, lambda: ask(watcher.backend, nodes, deadline), settings.rdzv_endpoint)
+            if state.closed:
+                show(in_one_line(_over(state.closed)))
+                return
+            patience = f"; waiting up to {timeout:g} s until they have left" if timeout else ""
+            show(f"{len(nodes)} node(s) were asked to leave{patience}")
+            if timeout:
+                limit = timeout + 2 * ANSWER
+                within(limit, lambda: _await_all(watcher, job, nodes, ended, timeout), settings.rdzv_endpoint)
+                show("all nodes have left")
 
 
-def _all_gone(watcher: Watcher, job: JobObservation, nodes: Sequence[Entry], timeout: Duration) -> str:
+@contextlib.contextmanager
+def _lifelines(nodes: Sequence[Entry]) -> Iterator[Mapping[str, threading.Event]]:
+    """Connect to the nodes' agents, before the nodes can leave. Yields an event for each node, by key, that is set when
+    its agent has ended. The events do not depend on the store, which may stop with its host."""
+    ended = {node.key: threading.Event() for node in nodes}
+    with contextlib.ExitStack() as held:
+        for node in nodes:
+            watched = functools.partial(lambda it: it.seat if it.lifeline else None, node)
+            lifeline = held.enter_context(contextlib.closing(Lifeline(watched, lambda key: ended[key].set())))
+            lifeline.look()
+        yield ended
+
+
+def _await_all(
+    watcher: Watcher,
+    job: JobObservation,
+    nodes: Sequence[Entry],
+    ended: Mapping[str, threading.Event],
+    timeout: Duration,
+) -> None:
+    """Wait until all nodes have left. Raises RendezvousTimeoutError if they do not leave in time, and
+    RendezvousConnectionError if the store stops and some nodes' agents do not end soon afterwards."""
     until = later(watcher.clock.now(), timeout)
-    while left := [node for node in nodes if departure(node, job) is None]:
+    while left := [node for node in nodes if departure(node, job) is None and not ended[node.key].is_set()]:
         if watcher.clock.now() >= until:
             raise RendezvousTimeoutError(
                 f"{len(left)} node(s) have not left within {timeout:g} s: {_names(left)}; they may still be stopping "
@@ -106,9 +126,14 @@ def _all_gone(watcher: Watcher, job: JobObservation, nodes: Sequence[Entry], tim
         try:
             job = watcher.look(job)
         except RendezvousConnectionError:
-            seen = f"{len(nodes) - len(left)} of {len(nodes)} node(s) were seen to leave before that"
-            return f"the node that hosted the store has left, and its store has stopped; {seen}"
-    return "all nodes have left"
+            clock = SystemClock()
+            last = later(clock.now(), ANSWER)
+            left = [node for node in left if not ended[node.key].wait(max(last - clock.now(), 0.0))]
+            try:
+                job = watcher.look(job) if left else job  # reconnects, in case the store has moved to another node
+            except RendezvousConnectionError as error:
+                message = f"the store has stopped, and {len(left)} node(s) were not seen to leave: {_names(left)}"
+                raise RendezvousConnectionError(f"{message}; {error}") from error
 
 
 def node_called(word: str, job: JobObservation) -> Entry:
@@ -174,7 +199,9 @@ def departure(node: Entry, job: JobObservation) -> str | None:
     return f"{node.node} has failed: no heartbeat for {beat.age or 0.0:.1f} s" if beat.late else None
 
 
-def _gone(watcher: Watcher, job: JobObservation, node: Entry, ended: threading.Event, timeout: Duration) -> str:
+def _gone(
+    watcher: Watcher, job: JobObservation, node: Entry, ended: Mapping[str, threading.Event], timeout: Duration
+) -> str:
     """Wait until the node has left, and return a description of how it left. If the node hosts the job's store, the
     store may stop first. In that case, `ended` shows whether the node's agent has ended. Raises RendezvousTimeoutError
     if the node does not leave in time, and RendezvousConnectionError if the store fails first."""
@@ -189,7 +216,7 @@ def _gone(watcher: Watcher, job: JobObservation, node: Entry, ended: threading.E
         try:
             job = watcher.look(job)
         except RendezvousConnectionError:
-            if ended.wait(ANSWER):
+            if ended[node.key].wait(ANSWER):
                 return f"{node.node} has left"
             job = watcher.look(job)  # reconnects, in case the store has moved to another node
     return how

@@ -298,6 +298,28 @@ def test_store_that_fails_before_the_node_leaves_is_an_error(host, drained):
 
 
 @pytest.mark.integration
+def test_stop_is_done_when_the_last_node_ends_with_its_store(host, stopped):
+    def end(looks):
+        if looks == 5:
+            host.backend.withdraw("a/1")
+        if looks == 9:
+            select.select([host.agent.descriptor], [], [], 60.0)  # until the command is connected to the agent
+            host.failing = 99
+            host.agent.close()
+
+    assert stopped(Beating(host.backend, ["a/1", "b/1"], end), host.store)[-1] == "all nodes have left"
+
+
+@pytest.mark.integration
+def test_stop_names_the_nodes_that_still_run_when_the_store_stops(host, stopped):
+    def fail(looks):
+        host.failing = 99 if looks == 9 else 0
+
+    with pytest.raises(RendezvousConnectionError, match=r"2 node\(s\) were not seen to leave: a, b"):
+        stopped(Beating(host.backend, ["a/1", "b/1"], fail), host.store)
+
+
+@pytest.mark.integration
 def test_moved_store_shows_that_the_node_has_left(host, drained):
     def move(looks):
         if looks == 9:
