@@ -371,7 +371,7 @@ def _read_or_help(command: Command, sources: Sources, manager: PluginManager) ->
     if sources.line(command.specs).help:
         show(command.help_text())
         raise _HelpPrinted
-    return config.read_command(command, sources, manager.added_options())
+    return config.read_command(command, sources, manager.added_options(), manager.backend_named)
 
 
 def warn_left_out(left_out: Sequence[Problem]) -> None:

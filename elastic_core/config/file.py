@@ -151,7 +151,7 @@ def _table(path: Path) -> Mapping[str, Any] | None:
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin the file with a byte order mark
     except OSError as error:
         raise _Unreadable(f"cannot read the config file {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -3,7 +3,8 @@
 Precedence: flag, `ELASTIC_` variable, `PET_` variable, torchrun's special variables, config file, `LOGLEVEL`, a
 scheduler's variables (see `schedulers`), default. Only the value with the highest precedence is parsed, so an invalid
 value that is overridden is not reported. Values from different sources are not merged: repeated `--rdzv-conf` flags are
-combined, but they replace all options in a config file.
+combined, but they replace all options in a config file. A setting is also overridden by one that contradicts it:
+`--nnodes=2` overrides `standalone = true` in the file.
 
 `Command` and `read_command` read the command lines of all commands except `run` and `explain`. Flags that a command
 shares with `run` have the same names, variables and config file keys.
@@ -137,9 +138,34 @@ class Sources:
         if named not in self._files:
             self._files[named] = config_file(named, self.cwd, self.environ.get("HOME", ""))
         file = self._files[named].findings(specs)
-        found = {**fallbacks(self.environ, specs), **file.found, **environment.found, **line.found}
+        found: dict[str, RawValue] = {}
+        left_out = [*environment.left_out, *file.left_out]
+        for values in (fallbacks(self.environ, specs), file.found, environment.found, line.found):
+            for name, value in values.items():
+                overridden = [it for it in _OVERRIDES.get(name, ()) if it in found and it not in values]
+                if overridden and _is_set(specs[name], value):
+                    left_out += [Problem(found.pop(it).origin, f"overridden by {value.origin}") for it in overridden]
+            found |= values
         problems = [*line.problems, *environment.problems, *file.problems]
-        return Findings(found, problems, file.config_file, file.by_backend, [*environment.left_out, *file.left_out])
+        return Findings(found, problems, file.config_file, file.by_backend, left_out)
+
+
+_OVERRIDES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("nnodes", "rdzv_backend", "rdzv_endpoint", "master_addr"), ("standalone",)),
+    "standalone": ("nnodes",),
+    "module": ("no_python", "run_path"),
+    "no_python": ("module", "run_path"),
+    "warm_start": ("worker_starter",),
+    "worker_starter": ("warm_start",),
+}
+"""Settings that contradict a setting of a source with higher precedence, by the name of the latter."""
+
+
+def _is_set(spec: Spec, value: RawValue) -> bool:
+    try:
+        return bool(spec.parse(value.raw) != spec.default)
+    except ValueError:
+        return True
 
 
 BEFORE_PLUGINS = {name: SPECS[name] for name in ("plugins", "config")}
@@ -186,11 +212,10 @@ def read(
     given = Settings(**{name: values[name] for name in SPECS})
     origins = {name: gathered.found[name].origin if name in gathered.found else DEFAULT for name in specs}
     settings, resolved = resolve(given, origins, new_run_id, environ, backend_named)
-    table = gathered.by_backend.get(settings.rdzv_backend)
-    if table is not None and "rdzv_conf" not in gathered.found:
-        options, unreadable_options = parse_found({"rdzv_conf": table}, {"rdzv_conf": SPECS["rdzv_conf"]})
+    if table := _table_of(settings.rdzv_backend, gathered, backend_named):
+        options, unreadable_options = parse_found(table, {"rdzv_conf": SPECS["rdzv_conf"]})
         unreadable |= unreadable_options
-        given, origins = replace(given, **options), {**origins, "rdzv_conf": table.origin}
+        given, origins = replace(given, **options), {**origins, "rdzv_conf": table["rdzv_conf"].origin}
         settings, resolved = resolve(given, origins, new_run_id, environ, backend_named)
     origins = resolved
     broken = broken_rules(settings, unreadable, _places(gathered.found), backend_named(settings.rdzv_backend))
@@ -216,6 +241,15 @@ def read(
         tables=tables,
         left_out=gathered.left_out,
     )
+
+
+def _table_of(backend: str, gathered: Findings, backend_named: BackendNamed) -> dict[str, RawValue]:
+    """Return the options of the config file's table for this backend as `rdzv_conf`, unless `rdzv_conf` is set. The
+    table may have any of the backend's names."""
+    record = backend_named(backend)
+    names = (backend, record.name, *record.aliases) if record is not None else (backend,)
+    tables = [gathered.by_backend[name] for name in names if name in gathered.by_backend]
+    return {"rdzv_conf": tables[0]} if tables and "rdzv_conf" not in gathered.found else {}
 
 
 def _places(found: Mapping[str, RawValue]) -> dict[str, str]:
@@ -325,12 +359,18 @@ def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:
     return Command(record.name, about, shared, flags, record.operands, words)
 
 
-def read_command(command: Command, sources: Sources, added_options: Sequence[Option] = ()) -> CommandReading:
+def read_command(
+    command: Command,
+    sources: Sources,
+    added_options: Sequence[Option] = (),
+    backend_named: BackendNamed = lambda _: None,
+) -> CommandReading:
     """Read a command's configuration from the command line, the environment and the config file.
 
     Args:
         sources: what to read; `-h` and `--help` are skipped.
         added_options: options that plugins add to `run`; their variables and config file keys are also valid.
+        backend_named: see `read`.
 
     Raises:
         ConfigurationError: lists every problem.
@@ -339,6 +379,12 @@ def read_command(command: Command, sources: Sources, added_options: Sequence[Opt
     known = {**SPECS, **specs_of_options(added_options)}
     gathered = Findings(line.found, line.problems) if command.alone else sources.gathered(line, known)
     values, unreadable = parse_found(gathered.found, command.specs)
+    if "rdzv_conf" in command.specs:
+        given = Settings(**{name: value for name, value in values.items() if name in SPECS})
+        settings, _ = resolve(given, dict.fromkeys(SPECS, DEFAULT), lambda: "", {}, backend_named)
+        if table := _table_of(settings.rdzv_backend, gathered, backend_named):
+            options, unreadable_options = parse_found(table, {"rdzv_conf": SPECS["rdzv_conf"]})
+            values, unreadable = values | options, unreadable | unreadable_options
     problems = [*gathered.problems, *unreadable.values()]
     reported = {problem.origin for problem in problems}
     for name, message in command.required.items():

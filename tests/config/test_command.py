@@ -56,6 +56,12 @@ def test_all_arguments_after_two_dashes_are_operands(pat):
     assert pat("-- --json").operands == ("--json",)
 
 
+def test_table_of_the_backend_applies_as_for_run(config_reader, pat):
+    config_reader.write("[rendezvous]\nendpoint = 'h:1'\n[rendezvous.c10d]\nsecret_file = 's'")
+    assert pat("cat").values["rdzv_conf"] == {"secret_file": "s"}
+    assert pat("cat --rdzv-conf a=1").values["rdzv_conf"] == {"a": "1"}
+
+
 def test_variables_and_config_file_apply_as_for_run(config_reader, pat):
     config_reader.write('endpoint = "file:1"\nnnodes = 3\n[rdzv_conf]\na = 1')
     assert pat("cat").values["rdzv_endpoint"] == "file:1"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from elastic_core.hooks.records import RendezvousBackendRecord
+
 TABLE = """
 [rendezvous]
 backend = "etcd"
@@ -46,6 +48,13 @@ def test_inferred_backend_gets_its_options(config_reader):
     assert config_reader.read().settings.rdzv_conf == {"is_host": "true"}
     config_reader.write("nnodes = 2\n[rendezvous]\nbackend = 'static'\n[rendezvous.static]\nrank = 1")
     assert config_reader.read().settings.node_rank == 1
+
+
+def test_backend_named_by_an_alias_gets_the_options_under_its_name(config_reader):
+    config_reader.write("[rendezvous]\nendpoint = 'h:1'\nid = 'j'\n[rendezvous.toy]\nprefix = 'teams/vision'")
+    toy = RendezvousBackendRecord("toy", "", lambda context, params: None, aliases=("toy-v2",))
+    read = config_reader.read("--rdzv-backend toy-v2 train.py", backend_named=lambda name: toy)
+    assert read.settings.rdzv_conf == {"prefix": "teams/vision"}
 
 
 def test_options_from_a_flag_replace_the_table(config_reader):

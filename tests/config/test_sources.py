@@ -31,6 +31,32 @@ def test_flags_precede_variables_config_file_and_defaults(config_reader, rung):
     assert (reading.origins["role"], reading.settings.role) == LADDER[rung]
 
 
+@pytest.mark.parametrize(
+    ("file", "line", "name", "expected"),
+    [
+        ("standalone = true", "--nnodes=1:4 --rdzv-endpoint=h:1 --rdzv-id=j train.py", "rdzv_backend", "c10d"),
+        ("standalone = true", "--rdzv-backend=c10d --rdzv-endpoint=h:1 train.py", "rdzv_endpoint", "h:1"),
+        ("nnodes = 2\nrdzv_id = 'j'", "--standalone train.py", "rdzv_backend", "local"),
+        ("run_path = true", "-m train", "run_path", False),
+        ("no_python = true", "-m train", "no_python", False),
+        ("module = true", "--no-python true", "module", False),
+        ("warm_start = true", "--worker-starter=subprocess train.py", "warm_start", False),
+        ("worker_starter = 'subprocess'", "--warm-start train.py", "worker_starter", None),
+    ],
+)
+def test_setting_overrides_what_contradicts_it_in_another_source(config_reader, file, line, name, expected):
+    config_reader.write(file)
+    reading = config_reader.read(line)
+    assert getattr(reading.settings, name) == expected
+    assert "overridden by --" in str(reading.left_out)
+
+
+def test_default_given_explicitly_contradicts_nothing(config_reader):
+    config_reader.write("standalone = true")
+    reading = config_reader.read("--nnodes=1 train.py")
+    assert (reading.settings.standalone, reading.left_out) == (True, [])
+
+
 def test_only_the_winning_value_is_parsed(config_reader):
     config_reader.write("max_restarts = 'many'")
     assert config_reader.read("--max-restarts 1 train.py", {"PET_MAX_RESTARTS": "some"}).settings.max_restarts == 1
@@ -233,6 +259,11 @@ def test_unknown_and_repeated_keys_are_reported(config_reader):
 def test_broken_toml_error_has_the_line(config_reader):
     path = config_reader.write("role = 'x'\nnnodes = = 2")
     assert "line 2" in config_reader.problems()[str(path)]
+
+
+def test_file_may_begin_with_a_byte_order_mark(config_reader):
+    config_reader.write("\ufeffnnodes = 1\nmax_restarts = 4")
+    assert config_reader.read().settings.max_restarts == 4
 
 
 def test_file_that_is_not_utf8_is_rejected(config_reader):
