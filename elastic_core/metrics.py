@@ -84,7 +84,7 @@ class MetricStream:
         """Pass one value to the handler. An exception in the handler is only logged."""
         try:
             self.handler.emit(MetricData(_clock.timestamp(), self.group_name, metric_name, metric_value))
-        except Exception as error:  # noqa: BLE001 - a handler's error must not end the program
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a handler's error must not end the program
             _log.warning("metric lost", metric=metric_name, handler=type(self.handler).__name__, exc_info=error)
 
 

@@ -34,7 +34,7 @@ class CombinedObserver:
         for observer in self.observers:
             try:
                 observer(fact)
-            except Exception as error:  # noqa: BLE001 - an observer's error must not end the job
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - an observer's error must not end the job
                 get_logger().warning("observer failed", fact=type(fact).__name__, reason=str(error), exc_info=error)
 
 

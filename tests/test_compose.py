@@ -30,10 +30,11 @@ PLUGIN = '''
 
 from elastic_core.builtin import LocalRendezvousHandler
 from elastic_core.plugin import (
-    HealthEndpointRecord, Option, RendezvousBackendRecord, WatchdogRecord, hookimpl
+    HealthEndpointRecord, Option, RendezvousBackendRecord, WatchdogRecord, WorkerStarterRecord, hookimpl
 )
 from elastic_core.interfaces.health import HealthCheckServer
 from elastic_core.interfaces.workers import Watchdog
+from elastic_core.workers.process import CommandStarter
 
 diary = []
 broken = {}
@@ -91,6 +92,11 @@ class Health(HealthCheckServer):
         step("health.stop")
 
 
+class Starter(CommandStarter):
+    def close(self):
+        step("starter.close")
+
+
 def make_handler(context, params):
     kept["params"] = params
     step("handler")
@@ -126,6 +132,11 @@ def elastic_watchdogs():
 @hookimpl
 def elastic_health_endpoints():
     return [HealthEndpointRecord("pulse", "a test", make_health, (Option("loud", bool, False, "whether"),))]
+
+
+@hookimpl
+def elastic_worker_starters():
+    return [WorkerStarterRecord("keen", "a test", lambda context, work: Starter(work.command))]
 
 
 @hookimpl
@@ -333,12 +344,14 @@ def test_built_parts_are_stopped_after_an_error(where, diary, plugin):
     assert isinstance(raised.value, PluginError) == (where != "join")
 
 
-def test_errors_while_stopping_are_logged(plugin, capsys):
-    for part in ENDED:
-        plugin.broken[part] = RuntimeError(f"{part} broke")
-    assert not run(plugin).is_failed()
-    assert plugin.diary[-3:] == ENDED
+@pytest.mark.parametrize("error", [RuntimeError("it broke"), SystemExit(0)])
+def test_errors_while_stopping_do_not_change_the_outcome(plugin, capsys, error):
+    plugin.broken.update(dict.fromkeys([*ENDED, "starter.close"], error))
+    with pytest.raises(ChildFailedError, match="exit code 3"):
+        run(plugin, ("sh", "-c", "exit 3"), worker_starter="keen")
+    assert [step for step in plugin.diary if step in ENDED] == ENDED
     said = capsys.readouterr().err
+    assert 'plugin failed: part="worker starter" reason="close: ' in said
     for event, part in (
         ("plugin failed", "watchdog dog"),
         ("plugin failed", "rendezvous backend diary"),
@@ -347,9 +360,10 @@ def test_errors_while_stopping_are_logged(plugin, capsys):
         assert f'{event}: part="{part}" reason="raised an error while stopping"' in said
 
 
-def test_observer_error_does_not_end_the_job(plugin, capsys):
+@pytest.mark.parametrize("error", [RuntimeError("cannot bear it"), SystemExit(0)])
+def test_observer_error_does_not_end_the_job(plugin, capsys, error):
     def broken(fact):
-        raise RuntimeError("cannot bear it")
+        raise error
 
     assert not run(plugin, observers=(broken,)).is_failed()
     assert "observer failed: fact=RoundFormed" in capsys.readouterr().err

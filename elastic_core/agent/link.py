@@ -109,7 +109,7 @@ class Link:
         there is no such limit. Never raises, so that a stop that has begun continues."""
         try:
             return self.rounds.stop_by() if self.rounds else None
-        except Exception as error:  # noqa: BLE001 - the handler may be a plugin's
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the handler may be a plugin's
             get_logger().warning("plugin failed", part="rendezvous handler", reason=str(error))
             return None
 
@@ -124,7 +124,7 @@ class Link:
             if verdict and verdict.outcome in (Outcome.CLOSED, Outcome.FENCED):
                 return  # no other node would read the notification
             notified = self.rounds.leave(reason, LEAVE_PATIENCE)
-        except Exception as error:  # noqa: BLE001 - the node leaves, even if it cannot notify the others
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the node leaves, even if it cannot notify the others
             get_logger().warning("round left", reason=reason, notified=False, error=str(error))
             return
         get_logger().info("round left", reason=reason, notified=notified)
@@ -135,7 +135,7 @@ class Link:
         try:
             if self.rounds is None:
                 self._handler.set_closed()
-        except Exception as error:  # noqa: BLE001 - a third party's handler may raise any error
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a third party's handler may raise any error
             return f"; the other nodes could not be notified: {error}"
         return ""
 

@@ -187,7 +187,7 @@ def _end(event: EventName, part: str, end: Callable[[], object]) -> None:
     """Stop one part. Errors are only logged, so that they do not hide the job's outcome."""
     try:
         end()
-    except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
         get_logger().warning(event, part=part, reason="raised an error while stopping", exc_info=error)
 
 

@@ -324,8 +324,12 @@ class LocalWorkers:
         return self._values
 
     def close(self) -> None:
-        if (end := getattr(self._starter, "close", None)) is not None:
-            end()
+        end = getattr(self._starter, "close", None)
+        try:
+            if end is not None:
+                end()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's error must not hide the job's outcome
+            get_logger().warning("plugin failed", part="worker starter", reason=f"close: {error}", exc_info=error)
         if self._guardian is not None:
             self._guardian.close()
             self._guardian = None
