@@ -43,7 +43,7 @@ from elastic_core.workers.process import (
 from elastic_core.workers.streams import OutputPolicy, round_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.errors import ProcessFailure
@@ -188,6 +188,10 @@ class LocalWorkers:
     def template_pid(self) -> int | None:
         """Return the id of the process from which the starter forks workers, or None if there is none."""
         return getattr(self._starter, "template_pid", None)
+
+    @property
+    def preparation(self) -> Callable[[], object] | None:
+        return getattr(self._starter, "prepare", None)
 
     def sentinels(self) -> Collection[int]:
         found = [worker.sentinel for worker in self._running_workers()]

@@ -50,6 +50,8 @@ class FakeWorkers:
         done: the results of `samples` by local rank, set by the test; other workers have made no progress.
     """
 
+    preparation: Callable[[], object] | None = None
+
     def __init__(
         self,
         on_start: Callable[[RoundPlan, FakeWorkers], None] | None = None,

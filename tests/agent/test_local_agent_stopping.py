@@ -79,6 +79,30 @@ def test_signal_interrupts_joining(make_node, scripted_handler):
     assert not joining.is_alive()
 
 
+def test_signal_ends_the_wait_for_the_starters_preparation(make_node):
+    ready = threading.Event()
+    node = make_node()
+
+    def prepare():
+        node.agent.receive_signal(TERM)
+        ready.wait(60)
+
+    node.workers.preparation = prepare
+    with pytest.raises(SignalException):
+        node.agent.run()
+    assert not ready.is_set()
+    assert node.workers.plans == []
+    ready.set()
+
+
+def test_workers_start_after_the_starters_preparation(make_node):
+    node = make_node(lambda plan, workers: [workers.end(rank, 0) for rank in workers.running()])
+    node.workers.preparation = lambda: steps.append(len(node.workers.plans))
+    steps = []
+    assert not node.agent.run().is_failed()
+    assert steps == [0]
+
+
 def test_signal_takes_precedence_over_concurrent_failure(make_node):
     def on_start(plan, workers):
         workers.end(0, 3)

@@ -149,6 +149,10 @@ class WarmStarter:
         """The process id of the template, or None if there is no template."""
         return self._keeper.pid
 
+    def prepare(self) -> None:
+        """Wait for the first template, if a cache lists its modules."""
+        self._keeper.wait()
+
     def start(self, launch: Launch) -> Child:
         pickled = self._program.pickled(launch)
         order = {

@@ -143,7 +143,8 @@ class _Template:
 
 
 class TemplateKeeper:
-    """Maintains the template. Call `note` before each worker, `fork` for a warm start, and `close` at the end."""
+    """Maintains the template. Call `wait` before each round, `note` before each worker, `fork` for a warm start, and
+    `close` at the end."""
 
     def __init__(self, conditions: Conditions) -> None:
         self._conditions = conditions
@@ -164,6 +165,7 @@ class TemplateKeeper:
         self._began = self._clock.now()
         self._hurry: Duration = 0.0  # how long the first start may wait for a template from a cache
         self._closing = False
+        self._unsaved: tuple[Path, str] | None = None  # the cache file and its content
         self._rest = b""
         self._names, self.report = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -177,6 +179,12 @@ class TemplateKeeper:
         """The template's process id, or None if there is no template."""
         template = self._template
         return template.process.pid if template else None
+
+    def wait(self) -> None:
+        """Before the first worker starts, wait for a template from a cache, for at most 30 s."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._hurry or self._closing, self._hurry)
+            self._hurry = 0.0
 
     def note(self, environment: Mapping[str, str], workers: int) -> None:
         """Prepare to start a worker with these environment variables. A template with other variables is discarded.
@@ -208,9 +216,6 @@ class TemplateKeeper:
         """Fork a worker, and return its process id and a socket whose other end is the worker's `talk`. Returns None if
         the worker must be started cold. `fds` contains the descriptors for `Worker`, with -1 in place of `talk`."""
         with self._changed:
-            if self._hurry:
-                self._changed.wait_for(lambda: not self._hurry or self._closing, self._hurry)
-                self._hurry = 0.0
             template = self._template
             if template is None or not template.ready:
                 self._hold()
@@ -255,10 +260,13 @@ class TemplateKeeper:
             if self._closing:
                 return
             self._closing = True
+            self._drop()
             self._changed.notify_all()
         self._poke()
-        self._thread.join()
         stop_dropping(self)
+        self._thread.join(_ENDING)
+        if self._thread.is_alive():
+            return  # it hangs while writing the cache, and still needs the descriptors
         for fd in (self.report, self._woken, self._wake):
             os.close(fd)
 
@@ -305,6 +313,9 @@ class TemplateKeeper:
                 with self._changed:
                     self._look(ready)
                     self._changed.notify_all()
+                    unsaved, self._unsaved = self._unsaved, None
+                if unsaved:
+                    _write_cache(*unsaved)  # without the lock, because it may hang
 
     def _look(self, ready: set[int]) -> None:
         if self._woken in ready:
@@ -387,7 +398,11 @@ class TemplateKeeper:
             left=len(self._learned.left),
             **self._why_left(),
         )
-        self._write_cache(template)
+        if self._conditions.cache is not None:
+            own = self._steady(os.environ)
+            added = {name: value for name, value in template.environment.items() if own.get(name) != value}
+            text = self._learned.as_json(added, own.keys() - template.environment.keys(), self._varying)
+            self._unsaved = self._conditions.cache, text
 
     def _why_left(self) -> dict[str, str]:
         causes = [f"{name} {why}" for name, why in self._learned.causes.items()]
@@ -470,29 +485,24 @@ class TemplateKeeper:
         self._hurry = min(2 * cached.learned.seconds + 1, _LONGEST_WAIT)
         self._next = self._clock.now()
 
-    def _write_cache(self, template: _Template) -> None:
-        path = self._conditions.cache
-        if path is None:
-            return
-        own = self._steady(os.environ)
-        added = {name: value for name, value in template.environment.items() if own.get(name) != value}
-        text = self._learned.as_json(added, own.keys() - template.environment.keys(), self._varying)
+
+def _write_cache(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd, new = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd, new = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)
-            try:
-                with open(fd, "w", encoding="ascii") as file:
-                    file.write(text)
-                Path(new).replace(path)
-            except BaseException:
-                Path(new).unlink()
-                raise
-        except OSError as error:
-            get_logger().warning(
-                "warm start unavailable",
-                reason=f"{path} cannot be written: {error.strerror}",
-                consequence="the next run starts cold",
-            )
+            with open(fd, "w", encoding="ascii") as file:
+                file.write(text)
+            Path(new).replace(path)
+        except BaseException:
+            Path(new).unlink()
+            raise
+    except OSError as error:
+        get_logger().warning(
+            "warm start unavailable",
+            reason=f"{path} cannot be written: {error.strerror}",
+            consequence="the next run starts cold",
+        )
 
 
 def _changes(folders: Iterable[str]) -> dict[str, int]:
