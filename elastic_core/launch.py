@@ -26,6 +26,8 @@ from elastic_core.compose import (
     without_missing,
 )
 from elastic_core.config import SPECS, from_environment, from_torchrun, settings_from
+from elastic_core.config.reading import parse_found
+from elastic_core.config.spec import specs_of_options
 from elastic_core.errors import ChildFailedError, ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.hooks.manager import PluginManager
@@ -182,7 +184,7 @@ def launch_agent(
     metrics.initialize_metrics(metrics.MetricsConfig(config.metrics_cfg))
     entry = _entry(settings, entrypoint, args)
     specs = None if isinstance(config.logs_specs, str) else config.logs_specs
-    plan = plan_of(settings, manager)
+    plan = _plan(settings, manager)
     result = run_job(plan, entry, os.environ, logs_specs=specs, health_check_server=health_check_server)
     return result.return_values
 
@@ -190,6 +192,16 @@ def launch_agent(
 def _settings(config: LaunchConfig, manager: PluginManager) -> Settings:
     origins = {name: found.origin for name, found in _variables(os.environ).items()}
     return without_missing(config.settings(os.environ, manager.backend_named), manager, origins)
+
+
+def _plan(settings: Settings, manager: PluginManager) -> Plan:
+    """Return the plan. The values of the plugins' options come from their variables."""
+    options = manager.added_options()
+    specs = specs_of_options(options)
+    values, unreadable = parse_found(from_environment(os.environ, specs).found, specs)
+    if unreadable:
+        raise ConfigurationError(*unreadable.values())
+    return plan_of(settings, manager, added={it.name: values[it.name.replace("-", "_")] for it in options})
 
 
 def _entry(settings: Settings, entrypoint: Callable[..., Any] | str | None, args: Sequence[Any]) -> Entry:
@@ -250,7 +262,7 @@ class LocalElasticAgent(ProcessAgent):
             shutdown_timeout=shutdown_timeout,
         )
         settings = _settings(config, manager)
-        plan = plan_of(settings, manager)
+        plan = _plan(settings, manager)
         backend = spec.rdzv_handler.get_backend()  # may be empty if the program has its own handler
         if backend and (record := manager.backend_named(backend)) is not None:
             settings = replace(settings, rdzv_backend=record.name)
@@ -317,6 +329,7 @@ def run_job(
     """
     show_unless_configured()
     with (
+        _mortal(plan.settings.signals_to_handle),
         contextlib.ExitStack() as handling,  # ends last, so that no signal interrupts the handover of the store
         composed(plan, entry, environ, observers, logs_specs, health_check_server) as agent,
     ):
@@ -327,6 +340,22 @@ def run_job(
         _write_parent_error_file(error.get_first_failure()[1], environ)
         raise error
     return result
+
+
+@contextlib.contextmanager
+def _mortal(signals: tuple[signal.Signals, ...]) -> Iterator[None]:
+    """Let signals end this process before the agent handles them, even if it is process 1 of a container. The kernel
+    does not deliver a signal to process 1 if no handler is installed."""
+    own: list[signal.Signals] = []
+    if os.getpid() == 1 and threading.current_thread() is threading.main_thread():
+        own = [signum for signum in signals if signal.getsignal(signum) is signal.SIG_DFL]
+    for signum in own:
+        signal.signal(signum, lambda number, _: os._exit(128 + number))
+    try:
+        yield
+    finally:
+        for signum in own:
+            signal.signal(signum, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

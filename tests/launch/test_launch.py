@@ -14,6 +14,7 @@ import time
 from dataclasses import replace
 
 import interrupted
+import psutil
 import pytest
 from elastic_testing import eventually
 from launching import config, python
@@ -323,3 +324,41 @@ def test_signal_to_the_process_group_does_not_end_the_fork_server(tmp_path):
     finally:
         agent.kill()
         agent.wait()
+
+
+TASTE = """
+from elastic_core.plugin import Option, hookimpl
+
+@hookimpl
+def elastic_add_options():
+    return [Option("taste", int, 1, "how sweet")]
+
+@hookimpl
+def elastic_contribute_environment(context):
+    return {"TASTE": str(context.options["taste"])}
+"""
+
+
+def test_plugin_options_are_read_from_their_variables(tmp_path, monkeypatch):
+    info = tmp_path / "taste-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: taste\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[elastic]\ntaste = taste_of_a_plugin\n")
+    (tmp_path / "taste_of_a_plugin.py").write_text(TASTE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("ELASTIC_TASTE", "7")
+    assert elastic_launch(config(), os.getenv)("TASTE") == {0: "7"}
+    monkeypatch.setenv("ELASTIC_TASTE", "sour")
+    with pytest.raises(ConfigurationError, match="ELASTIC_TASTE"):
+        elastic_launch(config(), os.getenv)("TASTE")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a process id namespace")
+def test_signal_ends_process_1_before_the_agent_is_ready(tmp_path):
+    (tmp_path / "torch.py").write_text(f"import time\nopen({str(tmp_path / 'asked')!r}, 'w')\ntime.sleep(100)")
+    run = [sys.executable, "-m", "elastic_core", "run", "--nproc-per-node=gpu", "--no-python", "true"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    with subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", *run], env=environment) as container:
+        eventually((tmp_path / "asked").exists)
+        psutil.Process(container.pid).children()[0].send_signal(signal.SIGTERM)
+        assert container.wait(60) == 128 + signal.SIGTERM
