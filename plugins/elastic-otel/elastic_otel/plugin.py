@@ -43,7 +43,7 @@ class RecoverySpans:
         self._agent.asked = True
         from elastic_otel.spans import provider_for
 
-        self._agent.provider = provider_for(name)
+        self._agent.provider = provider_for(name, self._environ)
         if self._agent.provider is None:
             context.log.warning("spans lost", reason=f"no OpenTelemetry exporter {name!r} is installed")
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.plugin import BackgroundCall, CallTimeout
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Tracer
@@ -19,11 +21,16 @@ PARTS = ("detect", "stop", "rendezvous", "start")
 _TO_END: Duration = 2.0  # seconds that an exporter may delay the agent's exit
 
 
-def provider_for(name: str) -> TracerProvider | None:
-    """Return a provider for the named exporter, or None if the exporter is not installed. Errors from the exporter are
-    raised."""
+def provider_for(name: str, environ: Mapping[str, str]) -> TracerProvider | None:
+    """Return a provider for the named exporter, or None if the exporter is not installed. For `otlp`, OpenTelemetry's
+    variables in `environ` choose between HTTP (the default) and gRPC. Errors from the exporter are raised."""
     installed: dict[str, Any] = {point.name: point for point in entry_points(group="opentelemetry_traces_exporter")}
-    found = next((installed[it] for it in (name, f"{name}_proto_http", f"{name}_proto_grpc") if it in installed), None)
+    names: tuple[str, ...] = (name,)
+    if name == "otlp":  # the entry point of this name uses gRPC, but HTTP is the standard's default
+        variables = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+        protocol = next(filter(None, map(environ.get, variables)), "http/protobuf")
+        names = ("otlp_proto_grpc", "otlp") if protocol == "grpc" else ("otlp_proto_http",)
+    found = next((installed[it] for it in names if it in installed), None)
     if found is None:
         return None
     from opentelemetry.sdk.trace import TracerProvider

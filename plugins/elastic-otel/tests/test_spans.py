@@ -89,13 +89,14 @@ class Broken(SpanExporter):
 
 @pytest.fixture
 def exporters(tmp_path, monkeypatch):
-    """Install two exporters, `kept_proto_http` and `broken`, and return their module."""
+    """Install exporters, of which `kept` and `otlp_proto_grpc` work, and return their module."""
     pytest.importorskip("opentelemetry.sdk")
     (tmp_path / "folder_exporters.py").write_text(EXPORTERS)
     info = tmp_path / "folder_exporters-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: folder-exporters\nVersion: 1.0\n")
-    points = "kept_proto_http = folder_exporters:Keeping\nbroken = folder_exporters:Broken\n"
+    kinds = {"kept": "Keeping", "otlp_proto_grpc": "Keeping", "otlp": "Broken", "broken": "Broken"}
+    points = "".join(f"{name} = folder_exporters:{kind}\n" for name, kind in kinds.items())
     (info / "entry_points.txt").write_text(f"[opentelemetry_traces_exporter]\n{points}")
     monkeypatch.syspath_prepend(str(tmp_path))
     import folder_exporters
@@ -113,6 +114,16 @@ def test_no_spans_without_an_exporter(environ, exporters, export_one_recovery):
 def test_spans_reach_the_selected_exporter(exporters, export_one_recovery):
     export_one_recovery(OTEL_TRACES_EXPORTER="kept")
     assert exporters.closed.wait(60)
+    assert exporters.seen == ["detect", "stop", "rendezvous", "start", "recovery"]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"])
+def test_otlp_uses_grpc_only_if_asked_to(exporters, export_one_recovery, variable):
+    endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+    export_one_recovery(**endpoint)
+    assert exporters.seen == []
+    export_one_recovery(**endpoint, **{variable: "grpc"})
     assert exporters.seen == ["detect", "stop", "rendezvous", "start", "recovery"]
 
 
