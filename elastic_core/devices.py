@@ -5,6 +5,7 @@ Only torch knows which devices it can use. The agent must not import torch, so a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _FLAG = "--nproc-per-node"
 _PROBE_TIMEOUT: Duration = 120.0
+_ENDING: Duration = 5.0  # seconds for a killed probe to end
 
 ASKING = """
 import sys
@@ -80,14 +82,14 @@ def _ask(kind: str, timeout: Duration) -> str:
     reader, writer = os.pipe()
     try:
         command = [sys.executable, "-c", _PROBE, kind]
-        with subprocess.Popen(
-            command, stdin=reader, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as probe:
-            try:
-                out, err = _communicate(probe, progress, clock, later(begun, timeout))
-            except BaseException:
-                probe.kill()
-                raise
+        probe = subprocess.Popen(command, stdin=reader, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            out, err = _communicate(probe, progress, clock, later(begun, timeout))
+        except BaseException:
+            probe.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it may hang in the driver, where it ignores SIGKILL
+                probe.wait(_ENDING)
+            raise
         if probe.returncode:
             raise subprocess.CalledProcessError(probe.returncode, command, out, err)
         return out

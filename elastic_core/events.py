@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.log import get_logger
+from elastic_core.log import Sink, get_logger
 from elastic_core.support.files import open_to_append
 
 if TYPE_CHECKING:
@@ -122,12 +122,15 @@ class RdzvEvent(_Serializable):
     error_trace: str = ""
 
 
+_stderr = Sink()
+
+
 def _drop(event: object) -> None:
     return
 
 
 def _print(event: Event) -> None:
-    print(event.serialize(), file=sys.stderr, flush=True)
+    _stderr.write(event.serialize())
 
 
 class FileHandler:

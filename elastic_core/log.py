@@ -102,13 +102,13 @@ def configure(
         raise ValueError(f"expected a log format ({', '.join(get_args(Format))}), found {format!r}")
     if level.lower() not in LEVELS:
         raise ValueError(f"expected a log level ({', '.join(LEVELS)}), found {level!r}")
-    _output = _Output(format, LEVELS[level.lower()], _Sink(stream, patience), clock or SystemClock())
+    _output = _Output(format, LEVELS[level.lower()], Sink(stream, patience), clock or SystemClock())
 
 
-class _Sink:
+class Sink:
     """Writes to a stream without blocking the agent. If the reader stalls (a pager, Ctrl-S), lines are dropped."""
 
-    def __init__(self, stream: TextIO | None, patience: Duration) -> None:
+    def __init__(self, stream: TextIO | None = None, patience: Duration = _PATIENCE) -> None:
         self._stream = stream
         self._patience = patience
         self._stalled = False
@@ -179,7 +179,7 @@ def _pieces(text: str) -> list[str]:
 
 
 class _Output:
-    def __init__(self, format: Format, threshold: int, sink: _Sink, clock: Clock) -> None:  # noqa: A002
+    def __init__(self, format: Format, threshold: int, sink: Sink, clock: Clock) -> None:  # noqa: A002
         self._format = format
         self._threshold = threshold
         self._sink = sink
@@ -205,11 +205,11 @@ class _Output:
         wrapper = structlog.make_filtering_bound_logger(0)
         return structlog.wrap_logger(self._sink, [format_exc_info, *render], wrapper, dict).bind()
 
-    def _with_head(self, _logger: _Sink, level: str, fields: EventDict) -> EventDict:
+    def _with_head(self, _logger: Sink, level: str, fields: EventDict) -> EventDict:
         head = {"event": fields["event"], "level": level, "timestamp": self._time()}
         return {**head, **fields, **head}
 
-    def _for_people(self, _logger: _Sink, level: str, fields: EventDict) -> str:
+    def _for_people(self, _logger: Sink, level: str, fields: EventDict) -> str:
         event = fields.pop("event")
         if event == "agent finished" and fields.get("state") != "SUCCEEDED":
             fields.pop("reason", None)  # the report that follows shows the reason

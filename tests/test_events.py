@@ -4,6 +4,8 @@ import io
 import json
 import os
 import socket
+import subprocess
+import sys
 import uuid
 
 import pytest
@@ -32,6 +34,23 @@ def test_console_writes_json_to_stderr(capsys):
         "timestamp": 17,
         "metadata": {"rank": 3, "node": None},
     }
+
+
+MANY = """
+from elastic_core import events
+
+for number in range(2000):
+    events.record(events.Event("started", events.EventSource.AGENT, number, {"text": "x" * 100}), "console")
+"""
+
+
+@pytest.mark.integration
+def test_console_that_nobody_reads_blocks_nobody():
+    with subprocess.Popen([sys.executable, "-c", MANY], stderr=subprocess.PIPE, text=True) as process:
+        assert process.wait(60) == 0
+        received = process.stderr.read().splitlines()
+    assert 0 < len(received) < 2000
+    assert json.loads(received[0])["timestamp"] == 0
 
 
 def test_event_round_trip():

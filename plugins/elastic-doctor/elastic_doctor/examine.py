@@ -27,7 +27,7 @@ from elastic_core.interfaces.health import CheckLevel, CheckMoment, CheckResult,
 from elastic_core.operate.observation import GRACE
 from elastic_core.operate.target import opened
 from elastic_core.rendezvous.codec import decoded_state
-from elastic_core.support.bounded import BackgroundCall, within
+from elastic_core.support.bounded import BackgroundCall, CallTimeout, within
 from elastic_doctor import machine
 from elastic_doctor.finding import Check, Finding, Level, fault, note, ok, warning
 from elastic_doctor.network import judged_store_absence, listening, meets_itself, surroundings_of
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.model import State
     from elastic_core.rendezvous.seal import HmacSeal
     from elastic_doctor.command import DoctorOptions
-    from elastic_doctor.machine import Torch
     from elastic_doctor.network import NetworkFindings
 
 _FOR_TORCH: Duration = 60.0
@@ -59,7 +58,7 @@ def examined(
     manager: PluginManager,
     options: DoctorOptions,
     clock: Clock | None = None,
-    ask_torch: Callable[[str, Duration], Torch] = machine.probed_torch,
+    ask_torch: Callable[[str, Duration], machine.Torch] = machine.probed_torch,
     added: Mapping[str, object] | None = None,
 ) -> tuple[Finding, ...]:
     """Check everything that a run with these settings needs. The checks take at most a small multiple of
@@ -84,7 +83,7 @@ class _Examination:
     manager: PluginManager
     options: DoctorOptions
     clock: Clock
-    ask_torch: Callable[[str, Duration], Torch]
+    ask_torch: Callable[[str, Duration], machine.Torch]
     added: Mapping[str, object]
 
     def findings(self) -> Iterator[Finding]:
@@ -102,7 +101,10 @@ class _Examination:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         yield machine.judged_files(soft, hard, self.nodes if around.may_host else 0)
         yield from self._checks()
-        found = torch.result(2 * for_torch)
+        try:
+            found = torch.result(2 * for_torch)
+        except CallTimeout:  # the subprocess hangs in the driver, where it ignores SIGKILL
+            found = machine.Torch(problem=f"no answer within {2 * for_torch:g} s")
         yield from machine.judged_torch(found, workers)
         if record is not None:
             versions = {CORE: own_version(), "Python": machine.python_version(), "torch": found.version or "none"}
