@@ -79,7 +79,10 @@ def config_file(named: RawValue | None, cwd: Path, home: str) -> ConfigFile:
     if path is None:
         return ConfigFile(left_out=left_out)
     try:
-        return ConfigFile(path, _table(path) or {}, left_out=left_out)
+        table = _table(path)
+        if table is None and named is not None:
+            raise _Unreadable(f"{path} has no table [tool.elastic]; add it, or name another file")
+        return ConfigFile(path, table or {}, left_out=left_out)
     except _Unreadable as error:
         problem = Problem(str(path) if named is None else named.origin, str(error))
         return ConfigFile(path, problem=problem, left_out=left_out)

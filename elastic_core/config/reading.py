@@ -138,14 +138,17 @@ class Sources:
         if named not in self._files:
             self._files[named] = config_file(named, self.cwd, self.environ.get("HOME", ""))
         file = self._files[named].findings(specs)
-        found: dict[str, RawValue] = {}
+        of_others = fallbacks(self.environ, specs)
+        _, unreadable = parse_found(of_others, specs)
+        found = {name: value for name, value in of_others.items() if name not in unreadable}
         left_out = [*environment.left_out, *file.left_out]
-        for values in (fallbacks(self.environ, specs), file.found, environment.found, line.found):
+        for values in (file.found, environment.found, line.found):
             for name, value in values.items():
                 overridden = [it for it in _OVERRIDES.get(name, ()) if it in found and it not in values]
                 if overridden and _is_set(specs[name], value):
                     left_out += [Problem(found.pop(it).origin, f"overridden by {value.origin}") for it in overridden]
             found |= values
+        left_out += [problem for name, problem in unreadable.items() if name not in found]
         problems = [*line.problems, *environment.problems, *file.problems]
         return Findings(found, problems, file.config_file, file.by_backend, left_out)
 

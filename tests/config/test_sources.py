@@ -128,6 +128,12 @@ def left_out(reading):
     return {problem.origin: problem.message for problem in reading.left_out}
 
 
+def test_another_programs_invalid_variable_is_ignored_with_a_warning(config_reader):
+    reading = config_reader.read("train.py", {"LOGLEVEL": "TRACE"})
+    assert (reading.settings.log_level, list(left_out(reading))) == ("info", ["LOGLEVEL"])
+    assert not left_out(config_reader.read("--log-level debug train.py", {"LOGLEVEL": "TRACE"}))
+
+
 def test_misspelled_variables_are_ignored_with_a_warning(config_reader):
     found = left_out(config_reader.read("train.py", {"ELASTIC_NNODE": "2", "ELASTIC_MAX_RESTART": "1"}))
     assert found["ELASTIC_NNODE"].endswith("did you mean ELASTIC_NNODES?")
@@ -307,6 +313,11 @@ def test_named_file_is_the_only_one_read(config_reader):
 def test_missing_named_file_is_reported(config_reader):
     assert "No such file" in config_reader.problems("--config nowhere.toml train.py")["--config"]
     assert "No such file" in config_reader.problems("train.py", {"ELASTIC_CONFIG": "nowhere.toml"})["ELASTIC_CONFIG"]
+
+
+def test_named_pyproject_without_our_table_is_an_error(config_reader):
+    config_reader.write("[tool.other]", "pyproject.toml")
+    assert "[tool.elastic]" in config_reader.problems("--config pyproject.toml train.py")["--config"]
 
 
 def test_problems_of_all_sources_are_reported_together(config_reader):
