@@ -222,19 +222,27 @@ def test_etcd_of_another_job_is_not_joined():
 
 
 def test_leaving_member_removes_only_itself():
-    assert leaving(PLACES[0], (answers(1, *ALL), answers(2, *ALL))) == Leave(PLACES[1], "id0", "id1")
-    assert leaving(PLACES[0], (refuses(1), answers(2, *ALL))) == Leave(PLACES[2], "id0", "id2")
-    assert leaving(PLACES[0], (answers(1, *ALL), silent(2))) == Leave(PLACES[1], "id0", "id1")
+    assert leaving(CLUSTER, PLACES[0], (answers(1, *ALL), answers(2, *ALL))) == Leave(PLACES[1], "id0", "id1")
+    assert leaving(CLUSTER, PLACES[0], (refuses(1), answers(2, *ALL))) == Leave(PLACES[2], "id0", "id2")
+    assert leaving(CLUSTER, PLACES[0], (answers(1, *ALL), silent(2))) == Leave(PLACES[1], "id0", "id1")
 
 
 def test_last_member_does_not_leave():
-    assert leaving(PLACES[0], (refuses(1), refuses(2))) is False
-    assert leaving(PLACES[0], (answers(1, *ALL, healthy=False),)) is False
-    assert leaving(PLACES[0], (answers(1, ALL[0], member(1, learner=True)),)) is False
+    assert leaving(CLUSTER, PLACES[0], (refuses(1), refuses(2))) is False
+    assert leaving(CLUSTER, PLACES[0], (answers(1, *ALL, healthy=False),)) is False
+    assert leaving(CLUSTER, PLACES[0], (answers(1, ALL[0], member(1, learner=True)),)) is False
+
+
+def test_agent_does_not_leave_another_cluster_at_its_address():
+    """It may have waited for its ports the whole time."""
+    others = [member(number, cluster=Cluster("another", PLACES[:3])) for number in range(3)]
+    assert leaving(CLUSTER, PLACES[0], (answers(1, *others), answers(2, *others))) is True
+    by_hand = [it._replace(name=f"prod{it.id}") for it in ALL]
+    assert leaving(CLUSTER, PLACES[0], (answers(1, *by_hand), answers(2, *by_hand))) is True
 
 
 def test_unlisted_member_has_left():
-    assert leaving(PLACES[0], (answers(1, *ALL[1:]),)) is True
+    assert leaving(CLUSTER, PLACES[0], (answers(1, *ALL[1:]),)) is True
 
 
 def test_majority_counts_current_members_only():
@@ -271,6 +279,9 @@ def test_member_lists_of_both_ports_are_parsed():
     [
         ("a,b", {}, "expected an odd number of hosts"),
         ("a,b,c", {"serve": "3"}, "expected true or false"),
+        ("a:1,a:2,a:3", {}, "two servers would listen at a:2, a:3"),
+        ("a,b,c", {"serve_peer_port": 2379}, "two servers would listen at a:2379"),
+        ("a:65535,b,c", {}, "a:65536, or the port does not exist"),
         ("a,b,c", {"user": "u", "password": "p", "insecure_password": True}, "has no user accounts"),
         ("https://a,https://b,https://c", {}, "ca_cert, ssl_cert and ssl_cert_key"),
     ],

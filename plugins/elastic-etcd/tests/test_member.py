@@ -220,6 +220,26 @@ def test_member_waits_for_its_taken_port_and_names_it(agents, places, eventually
     assert agent.diagnosis() == ""
 
 
+def test_member_that_cannot_start_is_tried_less_and_less_often(agents, eventually, tmp_path, monkeypatch):
+    """Each attempt changes the cluster."""
+    starts, program = tmp_path / "starts", tmp_path / "etcd"
+    program.write_text(f"#!/bin/sh\n[ $1 = --version ] || date +%s.%N >> {starts}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("TORCHELASTIC_ETCD_BINARY_PATH", str(program))
+    agents(1)
+    eventually(lambda: starts.exists() and len(starts.read_text().split()) >= 4, LONG, "four starts")
+    first, *_, last = map(float, starts.read_text().split()[:4])
+    assert last - first > 2.0  # without pauses, less than a second
+
+
+def test_job_reserves_its_place_separately(agents, places, eventually):
+    """Another job with the same hosts must not use this job's cluster without saying so."""
+    (place,) = places(1)
+    together(eventually, agents(1, at=(place,)))
+    (other,) = agents(1, "another", at=(place,))
+    eventually(lambda: f"port {place.port} of 127.0.0.1: already in use" in other.diagnosis(), LONG, "the reason")
+
+
 def serves(place):
     try:
         return is_healthy(place.url)

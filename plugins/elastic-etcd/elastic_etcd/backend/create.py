@@ -6,6 +6,7 @@ import contextlib
 import math
 import sys
 import zlib
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from elastic_etcd.server import EtcdServer
     from elastic_etcd.server.member import ServedCluster
 
-CALL: Duration = 5.0  # seconds for one operation, including all its attempts on all members
+_LAST_PORT = 65535
 _STORE_TTL: Duration = 24 * 3600.0  # longer than the members of a new round need to find each other
 
 
@@ -102,10 +103,14 @@ def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> 
         problems.append(
             Problem("--rdzv-conf: user", "an etcd cluster run by the agents has no user accounts; remove the option")
         )
-    if problems:
-        raise ConfigurationError(*problems)
     scheme, peer_port = "https" if tls else "http", options["serve_peer_port"]
     places = tuple(Place(it.host, it.port, peer_port or it.port + 1, scheme) for it in parameters.endpoints)
+    taken = Counter((place.host, port) for place in places for port in (place.port, place.peer_port))
+    if clashing := [f"{host}:{port}" for (host, port), uses in taken.items() if uses > 1 or port > _LAST_PORT]:
+        reason = f"two servers would listen at {', '.join(clashing)}, or the port does not exist"
+        problems.append(Problem("--rdzv-conf: serve_peer_port", f"{reason}; use other ports"))
+    if problems:
+        raise ConfigurationError(*problems)
     if tls is not None:
         expect_usable(tls)
     return ServedCluster(Cluster(params.run_id, places), tls, params.local_addr, options["serve_folder"])
@@ -127,7 +132,7 @@ def _backend(
         node = params.node.name if params.node else ""
         first = zlib.crc32(node.encode()) % len(parameters.addresses)
     return EtcdRendezvousBackend(
-        client_for(parameters, min(longest, CALL), first),
+        client_for(parameters, longest, first),
         params.run_id,
         parameters.prefix,
         _lease_ttl(params, parameters),

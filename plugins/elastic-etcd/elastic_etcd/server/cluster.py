@@ -134,7 +134,7 @@ def decide(cluster: Cluster, own: Place, answers: Sequence[Answer]) -> Begin | J
     """Decide the next step of an agent whose member has no data. `answers` are the answers from all other places."""
     urls = {place.peer_url for place in cluster.places}
     for answer in answers:
-        if any(it.name and not it.name.startswith(f"{cluster.token}-") for it in answer.members):
+        if _is_foreign(cluster, answer):
             return Wait(f"the etcd at {answer.place.address} is not part of this job; stop it, or use other ports")
         if others := sorted({it.peer_url for it in answer.members} - urls):
             reason = f"the cluster has members at {', '.join(others)}, which --rdzv-endpoint does not list"
@@ -160,12 +160,14 @@ class Leave(NamedTuple):
     heir: str
 
 
-def leaving(own: Place, answers: Sequence[Answer]) -> Leave | bool:
+def leaving(cluster: Cluster, own: Place, answers: Sequence[Answer]) -> Leave | bool:
     """Decide how the member at `own` leaves the cluster. Returns True if it is not a member of the cluster, and False
     if the remaining members currently have no quorum. `answers` are the answers from the other places."""
     for answer in answers:
         if not answer.healthy:
             continue
+        if _is_foreign(cluster, answer):
+            return True  # another cluster, which may have a member at our place's address
         mine, heir = _at(own, answer.members), _at(answer.place, answer.members)
         if mine is None:
             return True
@@ -206,6 +208,10 @@ def shown(cluster: Cluster, answers: Sequence[Answer], leader: str) -> tuple[str
         return "leads" if member.id == leader else "follows"
 
     return tuple(f"{place.address} {stands(place)}" for place in cluster.places)
+
+
+def _is_foreign(cluster: Cluster, answer: Answer) -> bool:
+    return any(it.name and not it.name.startswith(f"{cluster.token}-") for it in answer.members)
 
 
 def _at(place: Place, members: Iterable[Member]) -> Member | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import random
 import shutil
 import socket
 import stat
@@ -53,8 +54,11 @@ if TYPE_CHECKING:
     from elastic_etcd.server.process import Binary
 
 _PAUSES = Backoff(first=0.1, longest=1.0)  # seconds between polls, because etcd does not push membership changes
+_RESTARTS = Backoff(first=0.5, longest=30.0)  # pauses before restarts, because each restart changes the cluster
+_STAYED: Duration = 10.0  # seconds after which a member counts as started
 _ANSWER: Duration = 1.0
 _LEAVING: Duration = 5.0
+_ENDING: Duration = 4.0  # seconds for the answers to a few requests
 _NAMED: Duration = 60.0  # seconds for the names of new machines to become resolvable, which usually takes half as long
 _BEAT, _ELECTION = "100", "500"  # ms; a lost leader costs two to three election timeouts and a lease's time
 _NO_FSYNC = (3, 5)  # the first version with --unsafe-no-fsync
@@ -122,7 +126,7 @@ class ServedCluster:
         if process is not None:
             process.close(at_once=True)  # without a majority, etcd is slow to exit on SIGTERM
         if self._thread.is_alive():
-            self._thread.join(_ANSWER)
+            self._thread.join(_ENDING)  # it may be adding our member, which it then has to remove
         if self._holds is not None:
             self._holds.close()
 
@@ -152,7 +156,7 @@ class ServedCluster:
 
     def _leave(self, own: Place, answers: Sequence[Answer]) -> bool:
         """Try to leave once. Returns whether we are no longer a member."""
-        way = leaving(own, answers)
+        way = leaving(self._cluster, own, answers)
         if isinstance(way, bool):
             return way
         if self._gateway.leader(answers) == way.removed:
@@ -179,7 +183,8 @@ class ServedCluster:
                 self._binary = self._binary or find_binary()
                 self._keep_member()
         except ConfigurationError as error:
-            get_logger().error("etcd member waits", reason=str(error))
+            self._waiting_for = str(error)
+            get_logger().error("etcd member waits", reason=self._waiting_for)
 
     def _waits_for_place(self) -> bool:
         """Wait until a place is ours, or until all names resolve and have had time to become known everywhere. Returns
@@ -192,8 +197,8 @@ class ServedCluster:
 
     def _keep_member(self) -> None:
         assert self.own is not None
-        attempts, logged = 0, ""
-        while not (self._over.wait(_PAUSES.pause(attempts)) or self._left):
+        attempts, failures, logged = 0, 0, ""
+        while not (self._over.wait(max(_PAUSES.pause(attempts), _RESTARTS.pause(failures))) or self._left):
             attempts += 1
             if self._leaving:
                 continue
@@ -202,9 +207,11 @@ class ServedCluster:
                 if isinstance(step, Wait):
                     raise Refused(step.reason)
                 self._waiting_for = ""
+                begun = self._clock.now()
                 self._run(self.own, step)
                 attempts, logged = 1, ""
-            except UNUSABLE as error:
+                failures = 0 if self._clock.now() - begun >= _STAYED else failures + 1
+            except Exception as error:  # noqa: BLE001 - for example, no thread can be started; try again later
                 self._waiting_for = str(error)
                 if logged != self._waiting_for:
                     logged = self._waiting_for
@@ -287,12 +294,16 @@ class ServedCluster:
     # -- where we are
 
     def _others(self) -> list[Place]:
-        return [place for place in self._cluster.places if place != self.own]
+        """Return the other places in random order. A member may wrongly consider another one inactive, sometimes for
+        hours, and then refuses to add members, so the next attempt should ask a different member."""
+        others = [place for place in self._cluster.places if place != self.own]
+        return random.sample(others, len(others))
 
     def _finds_place(self) -> bool:
         """Take the first free place on this machine. Returns whether there was one."""
         for place in self._cluster.places:
-            if any(map(is_local_address, self._resolved(place))) and (holds := _held(place)) is not None:
+            is_here = any(map(is_local_address, self._resolved(place)))
+            if is_here and (holds := _held(place, self._cluster.token)) is not None:
                 self.own, self._holds = place, holds
                 return True
         return False
@@ -308,8 +319,10 @@ class ServedCluster:
         resolve to a loopback address."""
         found = [address for address in self._resolved(own) if is_local_address(address)]
         beyond = [address for address in found if not address.is_loopback]
-        if beyond or is_loopback(own.host) or not found:
-            return (beyond or found or self._resolved(own))[0]
+        if not found:
+            raise Refused(f"the name {own.host} does not resolve to an address of this machine")
+        if beyond or is_loopback(own.host):
+            return (beyond or found)[0]
         others = [(place.host, place.port) for place in self._others()]
         return resolve_host(self._local_addr or reached_at(others), own.port)[0]
 
@@ -322,11 +335,12 @@ def _network() -> int:
         return 0
 
 
-def _held(place: Place) -> socket.socket | None:
-    """Reserve this place for this process, or return None if another agent in this network namespace has it."""
+def _held(place: Place, token: str) -> socket.socket | None:
+    """Reserve this place for this process, or return None if another agent of this job in this network namespace has
+    it."""
     holds = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        holds.bind(f"\0elastic-etcd/{place.peer_url}"[:100])
+        holds.bind(f"\0elastic-etcd/{hashlib.sha256(f'{token} {place.peer_url}'.encode()).hexdigest()}")
     except OSError:
         holds.close()
         return None
