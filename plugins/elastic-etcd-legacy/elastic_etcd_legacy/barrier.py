@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import secrets
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from elastic_etcd.client.errors import EtcdError, EtcdLeaseGone, EtcdUnreachable
@@ -67,7 +68,8 @@ class Barrier:
         self._name = name
         self._clock = clock or SystemClock()
         self._cache = RunCache(client, settings.keys, self._clock)
-        self._leases = Leases(client, settings.keep_alive, settings.kept, self._cache.poke, self._clock)
+        check = partial(client.read, settings.keys.document, keys_only=True)
+        self._leases = Leases(client, settings.keep_alive, settings.kept, self._cache.poke, check, self._clock)
         self._call: tuple[int, Instant] = (0, Instant(0.0))  # the version, and the end of this node's last call
         self._version = 0
         self._stopped = threading.Event()
@@ -150,11 +152,12 @@ class Barrier:
     def _until_done(self, token: str, deadline: Instant) -> Done:
         late = 0
         while True:
+            changes = self._cache.changes  # before the next line, because `stop` changes the first after the second
             if self._stopped.is_set():
                 raise RendezvousError("the rendezvous handler was shut down while waiting for a round")
             try:
                 self._cache.start()
-                changes, view = self._cache.changes, self._cache.view()
+                view = self._cache.view()
                 if view.document is None and view.revision:
                     self._remove(view)
                     continue

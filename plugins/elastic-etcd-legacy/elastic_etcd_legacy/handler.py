@@ -119,7 +119,8 @@ class EtcdRendezvousHandler(RendezvousHandler):
         if len(self._stores) > 1:
             prefix, old = self._stores.pop(0)
             _close(old)
-            self._client.transact(Transaction((), (Delete(prefix.encode(), end_of(prefix.encode())),)))
+            with contextlib.suppress(EtcdError):  # otherwise, the keys disappear with the lease
+                self._client.transact(Transaction((), (Delete(prefix.encode(), end_of(prefix.encode())),)))
         prefix = self._settings.keys.store(version)
         store = self._store(self._client, prefix, self._barrier.run_lease)
         self._stores.append((prefix, store))

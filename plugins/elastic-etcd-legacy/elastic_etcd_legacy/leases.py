@@ -30,6 +30,8 @@ class Leases:
         alive: time to live of the short lease, in seconds.
         kept: time to live of the long lease, in seconds.
         on_loss: called from any thread after the short lease was lost.
+        check: called after each renewal. It should read something, because a renewal may succeed at a member that takes
+            no part in the cluster. May raise EtcdError.
     """
 
     def __init__(
@@ -38,9 +40,11 @@ class Leases:
         alive: Duration,
         kept: Duration,
         on_loss: Callable[[], None],
+        check: Callable[[], object],
         clock: Clock | None = None,
     ) -> None:
         clock = clock or SystemClock()
+        self._check = check
         self._alive = LeaseKeeper(client, alive, on_loss, clock)
         self._run = LeaseKeeper(client, kept, clock=clock)
         self._changed = threading.Event()
@@ -88,8 +92,9 @@ class Leases:
         lease = keeper.ensure()
         with self._starting:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._renew, name="etcd-legacy leases", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._renew, name="etcd-legacy leases", daemon=True)
+                thread.start()
+                self._thread = thread
         self._changed.set()
         return lease
 
@@ -109,6 +114,7 @@ class Leases:
             for keeper in (self._alive, self._run):
                 if keeper.lease is not None and not self._closed:
                     keeper.renew_if_due()
+            self._check()
         except EtcdError:
             return False  # keep the lease, because only the server can report that it has expired
         return True

@@ -244,6 +244,16 @@ def test_entry_from_a_restored_backup_is_rewritten(backend, servers, connect, mo
     assert [item.entry for item in node.roster()] == [b"after"]
 
 
+def test_heartbeat_reports_a_withdrawn_entry(backend):
+    node, leader = backend(), backend()
+    node.announce("a/1", b"a")
+    leader.withdraw("a/1")
+    with pytest.raises(EntryDroppedError):
+        node.beat("a/1", leading=False, look=False)
+    node.announce("a/1", b"a")
+    node.beat("a/1", leading=False, look=False)
+
+
 @pytest.mark.parametrize("looks", [True, False], ids=["looks in time", "looks later"])
 def test_state_written_after_a_restore_has_a_new_token(backend, servers, looks):
     """The new state has the same revision and the same lease as one before the restore."""

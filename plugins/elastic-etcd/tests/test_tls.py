@@ -173,3 +173,19 @@ def test_reconnect_uses_renewed_certificates(servers, tmp_path, connect, prefix)
     server.start()
     client.transact(Transaction([], [Put(prefix, b"1")]))
     keys.until(lambda: keys.pairs == {prefix: b"1"})
+
+
+def test_client_fails_over_while_its_key_file_is_missing(servers, tmp_path):
+    """A renewal may replace the file at the moment at which the member in use is lost."""
+    certificates = make_certificates(tmp_path)
+    cluster = servers.cluster(3, certificates=certificates, client_certificates=True)
+    security = Security(certificates.ca, certificates.client_cert, certificates.client_key)
+    members = [*cluster.followers(), cluster.leader()]
+    client = EtcdClient([member.endpoint for member in members], security, timeout=PATIENCE)
+    client.transact(Transaction([], [Put(b"/tls", b"1")]))
+    os.unlink(certificates.client_key)
+    members[0].kill()
+    assert client.read(b"/tls").first.value == b"1"
+    client.close()
+    with pytest.raises(ConfigurationError):
+        EtcdClient([members[1].endpoint], security).read(b"/tls")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.plugin import (
     Announced,
+    ConfigurationError,
     EntryDroppedError,
     RendezvousConnectionError,
     RendezvousError,
@@ -90,7 +91,6 @@ class EtcdRendezvousBackend(RosterBackend):
         self._state = StateKey(client, self._keys.state, clock)
         self._version = NOTHING
         self._announced: dict[str, int] = {}
-        self._interruptions = 0  # the round watch's interruptions when our entry was last known to exist
         self._written_after = 0  # the number of losses when this node last wrote the state
         self._has_been_announced = False
         self._leads = False
@@ -201,31 +201,31 @@ class EtcdRendezvousBackend(RosterBackend):
         A stalled member may carry out a put later, after the client has given up on it. Each put therefore names the
         entry that it replaces, so that it cannot replace a newer one.
         """
-        interruptions = self._round.interruptions
         where = self._keys.node(key)
         count = Get(self._keys.nodes, end_of(self._keys.nodes), count_only=True)
         fence = Compare(where, Field.MODIFIED, self._announced.get(key, 0))
         done, _ = self._put_leased(lambda lease: Transaction([fence], [Put(where, entry, lease), count], [Get(where)]))
         self._has_been_announced = True
         if done.succeeded:
-            self._announced[key], self._interruptions = done.revision, interruptions
+            self._announced[key] = done.revision
             return max(0, done.ranges[1].count - 1)
         found = done.ranges[0].first
         self._announced[key] = 0 if found is None else found.mod_revision
         return None
 
     def _check_entry(self, key: str) -> None:
-        """After an interruption, check that etcd still holds this node's latest entry. A restored backup may contain
-        the lease but an older entry or none."""
-        interruptions, announced = self._round.interruptions, self._announced.get(key)
-        if announced is None or interruptions == self._interruptions:
+        """Check that etcd still holds this node's latest entry. A restored backup may contain the lease but an older
+        entry or none. The read also proves that the member in use takes part in the cluster. A renewed lease does not,
+        because the member only forwards renewals: if its disk hangs, it would report no changes to this node."""
+        announced = self._announced.get(key)
+        if announced is None:
             return
-        found = self._client.read(self._keys.node(key)).first
+        found = self._client.read(self._keys.node(key), keys_only=True).first
         if found is None or found.mod_revision != announced:
             raise EntryDroppedError(
-                "etcd was wiped or restored and has lost this node's latest entry; the node announces itself again"
+                "etcd no longer holds this node's latest entry, perhaps because it was wiped or restored; the node "
+                "announces itself again"
             )
-        self._interruptions = interruptions
 
     def _lead(self, name: bytes) -> None:
         """Announce that this node leads. If two nodes lead, the one that is not first in the succession order steps
@@ -269,6 +269,8 @@ class EtcdRendezvousBackend(RosterBackend):
         except EtcdRefused as error:
             passes = isinstance(error, EtcdTooLarge) or (isinstance(error, EtcdFull) and self._has_been_announced)
             raise (RendezvousConnectionError if passes else RendezvousError)(f"{doing}: {error}") from error
+        except ConfigurationError:
+            raise
         except ValueError as error:  # the transaction exceeds etcd's limits
             raise RendezvousError(f"{doing}: {error}") from error
 

@@ -86,7 +86,26 @@ class Security:
             yield Problem("cert", f"{self.cert} and {self.key} are not {wanted}: {error}")
 
 
-def open_channel(endpoint: str, security: Security | None) -> Any:
+class Credentials:
+    """Reads the credentials again for each channel. While the files are unusable, perhaps because they are being
+    renewed, it returns the last usable ones. Thread-safe."""
+
+    def __init__(self, security: Security) -> None:
+        self._security = security
+        self._usable: Any = None
+        self.files = security.files
+
+    def credentials(self) -> Any:
+        """See `Security.credentials`. Raises ConfigurationError if the files have never been usable."""
+        try:
+            self._usable = self._security.credentials()
+        except (ConfigurationError, OSError):
+            if self._usable is None:
+                raise
+        return self._usable
+
+
+def open_channel(endpoint: str, security: Security | Credentials | None) -> Any:
     """Open a channel to `host:port`, which connects on first use. Without `security`, it uses plain text. Raises
     ConfigurationError if the certificates cannot be used."""
     import grpc

@@ -114,6 +114,7 @@ _TLS = "it closed a plain-text connection; it may expect TLS (use protocol https
 _FOREIGN = "the server there is not etcd; correct the endpoint, or use protocol https if it requires TLS"
 
 _MISTRUST = (
+    ("certificate has expired", "its certificate has expired, or the clocks differ; renew the certificate"),
     ("CERTIFICATE_VERIFY_FAILED", "its certificate is not from an authority that this client trusts; set ca_cert"),
     ("Hostname Verification Check failed", _OTHER_NAMES),
     ("is not in peer certificate", _OTHER_NAMES),

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.plugin import ConfigurationError
-from elastic_etcd.client.channel import open_channel
+from elastic_etcd.client.channel import Credentials, open_channel
 from elastic_etcd.client.errors import ErrorMeaning, EtcdClosed, Failure, judge
 from elastic_etcd.client.messages import rpc
 
@@ -40,7 +40,7 @@ class Member:
     least once. `fault` describes its last problem, or is empty.
     """
 
-    def __init__(self, endpoint: str, security: Security | None) -> None:
+    def __init__(self, endpoint: str, security: Credentials | None) -> None:
         self.endpoint = endpoint
         self.answered = False
         self.known_good = False
@@ -135,7 +135,8 @@ class Members:
     """All members, one of which is current. Initially this is the first of `endpoints`. Thread-safe."""
 
     def __init__(self, endpoints: Sequence[str], security: Security | None = None) -> None:
-        self.all = tuple(Member(endpoint, security) for endpoint in endpoints)
+        credentials = None if security is None else Credentials(security)
+        self.all = tuple(Member(endpoint, credentials) for endpoint in endpoints)
         if not self.all:
             raise ValueError("a client requires at least one endpoint")
         self.over_tls = security is not None

@@ -76,15 +76,14 @@ class Reflector:
 
     Subclasses handle lists (`_replace`) and events (`_apply`); both methods are called while `_changed` is held.
     `wait_for` and `follow` start a thread, which ends on `forget` or `close`, or when the client is closed. `losses`
-    counts how often etcd was found to have lost data. `interruptions` counts how often the keys were listed again
-    because the watch had ended. `revision` is the revision up to which the caller already knows every change; 0 means
-    that it knows none.
+    counts how often etcd was found to have lost data. `revision` is the revision up to which the caller already knows
+    every change; 0 means that it knows none.
     """
 
     def __init__(
         self, client: EtcdClient, key: bytes, end: bytes = b"", clock: Clock | None = None, revision: int = 0
     ) -> None:
-        self.losses = self.interruptions = 0
+        self.losses = 0
         self._client = client
         self._key, self._end = key, end
         self._clock: Clock = clock or SystemClock()
@@ -152,9 +151,9 @@ class Reflector:
         """Start following the keys, without waiting."""
         with self._changed:
             if self._stream is None and not self._closed:
-                self._stream = _Following()
-                listed = self._revision > 0 and not self._forgotten
-                threading.Thread(target=self._run, args=(self._stream, listed), name="etcd watch", daemon=True).start()
+                stream, listed = _Following(), self._revision > 0 and not self._forgotten
+                threading.Thread(target=self._run, args=(stream, listed), name="etcd watch", daemon=True).start()
+                self._stream = stream  # not before: the thread may not start, and the next call then tries again
 
     def forget(self) -> None:
         """Stop following the keys until the next `wait_for` or `follow`."""
@@ -248,12 +247,13 @@ class Reflector:
                 if not listed:
                     self.read()
                     with self._changed:
-                        self.interruptions += 1
                         self._relisted = self._relisted or self._stream is stream
                         self._changed.notify_all()
                 listed = False
+                begun = self._clock.now()
                 if self._listen(stream):
-                    since, failures = self._clock.now(), 0
+                    since = self._clock.now()
+                    failures = 0 if since - begun > _PAUSES.first else failures  # a proxy may cut every stream
                 elif self._clock.now() >= later(since, self._client.timeout):
                     raise EtcdUnreachable(
                         f"could not start a watch at {self._client.where}: {self._client.members.faults()}"
@@ -269,6 +269,8 @@ class Reflector:
         import grpc
 
         member, metadata, stood = self._client.members.current(), None, False
+        with self._changed:
+            stream.given_up = stream.late = False
         try:
             metadata = self._client.tokens.metadata(member)
             call, after, losses = self._open(stream, member, metadata)
@@ -300,7 +302,7 @@ class Reflector:
             create = {"key": self._key, "range_end": self._end, "start_revision": start_after(after)}
             request = rpc().watch.filled(create_request={**create, "progress_notify": True})
             call = stream.call = member.ask(rpc().watch, request, None, metadata)
-            stream.on, stream.since, stream.given_up, stream.late = member, self._clock.now(), False, False
+            stream.on, stream.since = member, self._clock.now()
             if stream.over.is_set() or self._client.members.current() is not member:
                 stream.give_up()  # the client left the member, or the thread ended, before there was a call to cancel
         return call, after, losses
