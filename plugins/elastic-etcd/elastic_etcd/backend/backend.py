@@ -91,6 +91,7 @@ class EtcdRendezvousBackend(RosterBackend):
         self._state = StateKey(client, self._keys.state, clock)
         self._version = NOTHING
         self._announced: dict[str, int] = {}
+        self._interruptions = 0  # the round watch's interruptions when our entry was last known to exist
         self._written_after = 0  # the number of losses when this node last wrote the state
         self._has_been_announced = False
         self._leads = False
@@ -141,6 +142,7 @@ class EtcdRendezvousBackend(RosterBackend):
 
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
         with self._while("sending a heartbeat"):
+            renews = self._lease.due_in() <= 0
             if not self._lease.renew_if_due():
                 self._announced.pop(key, None)
                 self._leads = False
@@ -148,7 +150,8 @@ class EtcdRendezvousBackend(RosterBackend):
                     "etcd has ended this node's lease, because no renewal reached etcd in time (this process was "
                     "suspended or cut off); the node announces itself again"
                 )
-            self._check_entry(key)
+            if renews or self._round.interruptions != self._interruptions:
+                self._check_entry(key)
             if leading:
                 self._lead(key.encode())
                 self._state.keep()
@@ -201,13 +204,14 @@ class EtcdRendezvousBackend(RosterBackend):
         A stalled member may carry out a put later, after the client has given up on it. Each put therefore names the
         entry that it replaces, so that it cannot replace a newer one.
         """
+        interruptions = self._round.interruptions
         where = self._keys.node(key)
         count = Get(self._keys.nodes, end_of(self._keys.nodes), count_only=True)
         fence = Compare(where, Field.MODIFIED, self._announced.get(key, 0))
         done, _ = self._put_leased(lambda lease: Transaction([fence], [Put(where, entry, lease), count], [Get(where)]))
         self._has_been_announced = True
         if done.succeeded:
-            self._announced[key] = done.revision
+            self._announced[key], self._interruptions = done.revision, interruptions
             return max(0, done.ranges[1].count - 1)
         found = done.ranges[0].first
         self._announced[key] = 0 if found is None else found.mod_revision
@@ -217,7 +221,7 @@ class EtcdRendezvousBackend(RosterBackend):
         """Check that etcd still holds this node's latest entry. A restored backup may contain the lease but an older
         entry or none. The read also proves that the member in use takes part in the cluster. A renewed lease does not,
         because the member only forwards renewals: if its disk hangs, it would report no changes to this node."""
-        announced = self._announced.get(key)
+        interruptions, announced = self._round.interruptions, self._announced.get(key)
         if announced is None:
             return
         found = self._client.read(self._keys.node(key), keys_only=True).first
@@ -226,6 +230,7 @@ class EtcdRendezvousBackend(RosterBackend):
                 "etcd no longer holds this node's latest entry, perhaps because it was wiped or restored; the node "
                 "announces itself again"
             )
+        self._interruptions = interruptions
 
     def _lead(self, name: bytes) -> None:
         """Announce that this node leads. If two nodes lead, the one that is not first in the succession order steps

@@ -76,14 +76,15 @@ class Reflector:
 
     Subclasses handle lists (`_replace`) and events (`_apply`); both methods are called while `_changed` is held.
     `wait_for` and `follow` start a thread, which ends on `forget` or `close`, or when the client is closed. `losses`
-    counts how often etcd was found to have lost data. `revision` is the revision up to which the caller already knows
-    every change; 0 means that it knows none.
+    counts how often etcd was found to have lost data. `interruptions` counts how often the keys were listed again
+    because the watch had ended. `revision` is the revision up to which the caller already knows every change; 0 means
+    that it knows none.
     """
 
     def __init__(
         self, client: EtcdClient, key: bytes, end: bytes = b"", clock: Clock | None = None, revision: int = 0
     ) -> None:
-        self.losses = 0
+        self.losses = self.interruptions = 0
         self._client = client
         self._key, self._end = key, end
         self._clock: Clock = clock or SystemClock()
@@ -247,6 +248,7 @@ class Reflector:
                 if not listed:
                     self.read()
                     with self._changed:
+                        self.interruptions += 1
                         self._relisted = self._relisted or self._stream is stream
                         self._changed.notify_all()
                 listed = False
