@@ -50,6 +50,8 @@ PLUGINS = {
         "if `OTEL_TRACES_EXPORTER` is unset, the URL to which the exporter `otlp` sends spans",
     ),
     "OTEL_EXPORTER_OTLP_ENDPOINT": ("elastic-otel", "the same, but for all kinds of telemetry"),
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": ("elastic-otel", "`grpc`: the exporter `otlp` uses gRPC instead of HTTP"),
+    "OTEL_EXPORTER_OTLP_PROTOCOL": ("elastic-otel", "the same, but for all kinds of telemetry"),
     "AWS_EC2_METADATA_SERVICE_ENDPOINT": (
         "elastic-notices",
         "URL of the metadata service for the sources `aws` and `aws-rebalance`, unless `--notice-endpoint` is set",
