@@ -140,14 +140,17 @@ class Sources:
         file = self._files[named].findings(specs)
         of_others = fallbacks(self.environ, specs)
         _, unreadable = parse_found(of_others, specs)
-        found = {name: value for name, value in of_others.items() if name not in unreadable}
+        readable = {name: value for name, value in of_others.items() if name not in unreadable}
         left_out = [*environment.left_out, *file.left_out]
-        for values in (file.found, environment.found, line.found):
-            for name, value in values.items():
-                overridden = [it for it in _OVERRIDES.get(name, ()) if it in found and it not in values]
-                if overridden and _is_set(specs[name], value):
-                    left_out += [Problem(found.pop(it).origin, f"overridden by {value.origin}") for it in overridden]
-            found |= values
+        found: dict[str, RawValue] = {}
+        for values in (line.found, environment.found, file.found, readable):
+            higher = dict(found)
+            for name in values.keys() - higher.keys():
+                winner = _winner(name, values[name], higher, specs)
+                if winner is None:
+                    found[name] = values[name]
+                else:
+                    left_out.append(Problem(values[name].origin, f"overridden by {winner.origin}"))
         left_out += [problem for name, problem in unreadable.items() if name not in found]
         problems = [*line.problems, *environment.problems, *file.problems]
         return Findings(found, problems, file.config_file, file.by_backend, left_out)
@@ -158,10 +161,18 @@ _OVERRIDES: Mapping[str, tuple[str, ...]] = {
     "standalone": ("nnodes",),
     "module": ("no_python", "run_path"),
     "no_python": ("module", "run_path"),
-    "warm_start": ("worker_starter",),
+    "warm_start": ("worker_starter", "worker_starter_conf"),
     "worker_starter": ("warm_start",),
 }
 """Settings that contradict a setting of a source with higher precedence, by the name of the latter."""
+
+
+def _winner(name: str, value: RawValue, higher: Mapping[str, RawValue], specs: Mapping[str, Spec]) -> RawValue | None:
+    """Return the value from a source with higher precedence that contradicts this one, or None."""
+    against = [it for it, others in _OVERRIDES.items() if name in others and it in higher]
+    if not against or not _is_set(specs[name], value):
+        return None
+    return next((higher[it] for it in against if _is_set(specs[it], higher[it])), None)
 
 
 def _is_set(spec: Spec, value: RawValue) -> bool:

@@ -88,7 +88,7 @@ def stop(
             patience = f"; waiting up to {timeout:g} s until they have left" if timeout else ""
             show(f"{len(nodes)} node(s) were asked to leave{patience}")
             if timeout:
-                limit = timeout + 2 * ANSWER
+                limit = timeout + 3 * ANSWER
                 within(limit, lambda: _await_all(watcher, job, nodes, ended, timeout), settings.rdzv_endpoint)
                 show("all nodes have left")
 

@@ -51,6 +51,19 @@ def test_setting_overrides_what_contradicts_it_in_another_source(config_reader, 
     assert "overridden by --" in str(reading.left_out)
 
 
+@pytest.mark.parametrize(
+    ("file", "environ", "line", "name", "expected"),
+    [
+        ("nnodes = 2", {"ELASTIC_STANDALONE": "1"}, "--standalone=false", "nnodes", "2:2"),
+        ("nnodes = 2", {"ELASTIC_STANDALONE": "1"}, "--rdzv-endpoint=h:1", "nnodes", "2:2"),
+        ("module = true", {"ELASTIC_NO_PYTHON": "1"}, "--no-python=false", "module", "True"),
+    ],
+)
+def test_overridden_value_overrides_nothing(config_reader, file, environ, line, name, expected):
+    config_reader.write(f"{file}\n[rendezvous]\nid = 'j'\nendpoint = 'h:1'")
+    assert str(getattr(config_reader.read(f"{line} train.py", environ).settings, name)) == expected
+
+
 def test_default_given_explicitly_contradicts_nothing(config_reader):
     config_reader.write("standalone = true")
     reading = config_reader.read("--nnodes=1 train.py")

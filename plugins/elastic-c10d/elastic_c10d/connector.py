@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 READ_TIMEOUT: Duration = 60.0
 CONNECT_TIMEOUT: Duration = 10.0
-_PATIENT_TIMEOUT: Duration = 1.0  # torch retries a refused connection for this long, even after `close`
+_PATIENT_TIMEOUT: Duration = 1.5  # torch retries a refused connection for this long, even after `close`
 
 
 class SharedConnector:

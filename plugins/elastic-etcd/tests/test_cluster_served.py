@@ -237,6 +237,9 @@ def test_agent_does_not_leave_another_cluster_at_its_address():
     """It may have waited for its ports the whole time."""
     others = [member(number, cluster=Cluster("another", PLACES[:3])) for number in range(3)]
     assert leaving(CLUSTER, PLACES[0], (answers(1, *others), answers(2, *others))) is True
+    mixed = (answers(1, *others), answers(2, *ALL))
+    for order in (mixed, mixed[::-1]):
+        assert leaving(CLUSTER, PLACES[0], order) == Leave(PLACES[2], "id0", "id2")
     by_hand = [it._replace(name=f"prod{it.id}") for it in ALL]
     assert leaving(CLUSTER, PLACES[0], (answers(1, *by_hand), answers(2, *by_hand))) is True
 

@@ -91,6 +91,7 @@ class EtcdRendezvousBackend(RosterBackend):
         self._state = StateKey(client, self._keys.state, clock)
         self._version = NOTHING
         self._announced: dict[str, int] = {}
+        self._unproven = False  # whether a renewal was due since the last read of our entry
         self._interruptions = 0  # the round watch's interruptions when our entry was last known to exist
         self._written_after = 0  # the number of losses when this node last wrote the state
         self._has_been_announced = False
@@ -142,7 +143,7 @@ class EtcdRendezvousBackend(RosterBackend):
 
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
         with self._while("sending a heartbeat"):
-            renews = self._lease.due_in() <= 0
+            self._unproven = self._unproven or self._lease.due_in() <= 0
             if not self._lease.renew_if_due():
                 self._announced.pop(key, None)
                 self._leads = False
@@ -150,8 +151,9 @@ class EtcdRendezvousBackend(RosterBackend):
                     "etcd has ended this node's lease, because no renewal reached etcd in time (this process was "
                     "suspended or cut off); the node announces itself again"
                 )
-            if renews or self._round.interruptions != self._interruptions:
+            if self._unproven or self._round.interruptions != self._interruptions:
                 self._check_entry(key)
+                self._unproven = False
             if leading:
                 self._lead(key.encode())
                 self._state.keep()

@@ -163,11 +163,11 @@ class Leave(NamedTuple):
 def leaving(cluster: Cluster, own: Place, answers: Sequence[Answer]) -> Leave | bool:
     """Decide how the member at `own` leaves the cluster. Returns True if it is not a member of the cluster, and False
     if the remaining members currently have no quorum. `answers` are the answers from the other places."""
-    for answer in answers:
-        if not answer.healthy:
-            continue
-        if _is_foreign(cluster, answer):
-            return True  # another cluster, which may have a member at our place's address
+    healthy = [answer for answer in answers if answer.healthy]
+    ours = [answer for answer in healthy if not _is_foreign(cluster, answer)]
+    if healthy and not ours:
+        return True  # another cluster, which may have a member at our place's address
+    for answer in ours:
         mine, heir = _at(own, answer.members), _at(answer.place, answer.members)
         if mine is None:
             return True
