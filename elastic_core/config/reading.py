@@ -145,12 +145,13 @@ class Sources:
         found: dict[str, RawValue] = {}
         for values in (line.found, environment.found, file.found, readable):
             higher = dict(found)
-            for name in values.keys() - higher.keys():
-                winner = _winner(name, values[name], higher, specs)
-                if winner is None:
-                    found[name] = values[name]
+            for name, value in values.items():
+                if name in higher:
+                    continue
+                if (winner := _winner(name, value, higher, specs)) is None:
+                    found[name] = value
                 else:
-                    left_out.append(Problem(values[name].origin, f"overridden by {winner.origin}"))
+                    left_out.append(Problem(value.origin, f"overridden by {winner.origin}"))
         left_out += [problem for name, problem in unreadable.items() if name not in found]
         problems = [*line.problems, *environment.problems, *file.problems]
         return Findings(found, problems, file.config_file, file.by_backend, left_out)
@@ -164,7 +165,8 @@ _OVERRIDES: Mapping[str, tuple[str, ...]] = {
     "warm_start": ("worker_starter", "worker_starter_conf"),
     "worker_starter": ("warm_start",),
 }
-"""Settings that contradict a setting of a source with higher precedence, by the name of the latter."""
+"""For each setting, the settings that it contradicts. It overrides them if they are from a source with lower
+precedence."""
 
 
 def _winner(name: str, value: RawValue, higher: Mapping[str, RawValue], specs: Mapping[str, Spec]) -> RawValue | None:
