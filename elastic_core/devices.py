@@ -87,7 +87,7 @@ def _ask(kind: str, timeout: Duration) -> str:
             out, err = _communicate(probe, progress, clock, later(begun, timeout))
         except BaseException:
             probe.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # it may hang in the driver, where it ignores SIGKILL
+            with contextlib.suppress(subprocess.TimeoutExpired):  # in a hanging driver call, it ignores SIGKILL
                 probe.wait(_ENDING)
             raise
         if probe.returncode:

@@ -124,7 +124,7 @@ class Link:
             if verdict and verdict.outcome in (Outcome.CLOSED, Outcome.FENCED):
                 return  # no other node would read the notification
             notified = self.rounds.leave(reason, LEAVE_PATIENCE)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the node leaves, even if it cannot notify the others
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the node leaves, even if it cannot notify other nodes
             get_logger().warning("round left", reason=reason, notified=False, error=str(error))
             return
         get_logger().info("round left", reason=reason, notified=notified)

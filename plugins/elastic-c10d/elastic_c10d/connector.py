@@ -88,8 +88,8 @@ class StoreDialer:
         self._waiting: set[BackgroundCall[Store]] = set()
 
     def dial(self, host: str, port: int, where: str, timeout: Duration, patiently: bool = False) -> TorchConnection:
-        """Connect to the TCPStore at `host`, which should already be listening. If `patiently` is True, wait as long as
-        the listener does not answer, but `close` can cancel this wait. Use this if the address has just answered.
+        """Connect to the TCPStore at `host`, which should already be listening. If `patiently` is True, the wait
+        for the listener's answer has no limit, but `close` can end it. Use this if the address has just answered.
 
         Raises:
             RendezvousConnectionError: `host` did not answer as a TCPStore in time, or `close` was called.

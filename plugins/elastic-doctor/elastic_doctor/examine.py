@@ -103,7 +103,7 @@ class _Examination:
         yield from self._checks()
         try:
             found = torch.result(2 * for_torch)
-        except CallTimeout:  # the subprocess hangs in the driver, where it ignores SIGKILL
+        except CallTimeout:  # in a hanging driver call, the subprocess ignores SIGKILL
             found = machine.Torch(problem=f"no answer within {2 * for_torch:g} s")
         yield from machine.judged_torch(found, workers)
         if record is not None:

@@ -152,7 +152,7 @@ class Barrier:
     def _until_done(self, token: str, deadline: Instant) -> Done:
         late = 0
         while True:
-            changes = self._cache.changes  # before the next line, because `stop` changes the first after the second
+            changes = self._cache.changes  # read before `_stopped`, so that the wait below cannot miss `stop`
             if self._stopped.is_set():
                 raise RendezvousError("the rendezvous handler was shut down while waiting for a round")
             try:

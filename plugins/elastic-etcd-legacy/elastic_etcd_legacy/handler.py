@@ -119,7 +119,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         if len(self._stores) > 1:
             prefix, old = self._stores.pop(0)
             _close(old)
-            with contextlib.suppress(EtcdError):  # otherwise, the keys disappear with the lease
+            with contextlib.suppress(EtcdError):  # if this fails, the keys disappear with the lease
                 self._client.transact(Transaction((), (Delete(prefix.encode(), end_of(prefix.encode())),)))
         prefix = self._settings.keys.store(version)
         store = self._store(self._client, prefix, self._barrier.run_lease)

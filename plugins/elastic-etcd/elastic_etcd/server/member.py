@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _PAUSES = Backoff(first=0.1, longest=1.0)  # seconds between polls, because etcd does not push membership changes
 _RESTARTS = Backoff(first=0.5, longest=30.0)  # pauses before restarts, because each restart changes the cluster
-_STAYED: Duration = 10.0  # seconds after which a member counts as started
+_STAYED: Duration = 10.0  # seconds after which a start is considered successful
 _ANSWER: Duration = 1.0
 _LEAVING: Duration = 5.0
 _ENDING: Duration = 4.0  # seconds for the answers to a few requests
