@@ -75,12 +75,13 @@ class ProcessAgent(SimpleElasticAgent):
 
     @prof_as("LocalElasticAgent._start_workers")
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
-        if (prepare := self._processes.preparation) is not None:
+        plan = self._plan(worker_group)
+        if (prepare := self._processes.preparation(plan)) is not None:
             self._unless_signaled(prepare)
             if self._events.signals:
                 self._leave()
         self._events.pop_expired()  # timers that expired while no workers were running belong to the last round
-        pids = self._processes.start(self._plan(worker_group))
+        pids = self._processes.start(plan)
         self._table = self._hangs.table(self._clock.now()) if self._hangs else None
         return pids
 

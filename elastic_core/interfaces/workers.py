@@ -133,8 +133,9 @@ class Child(Protocol):
 class Starter(Protocol):
     """Starts workers, one at a time, in one thread.
 
-    A starter may have a `prepare` method, which is called without arguments before a round's workers are started. It
-    may block for a limited time. A signal to the agent ends this wait, but the method then continues in its thread.
+    A starter may have a `prepare` method. It is called before a round's workers are started, with the environment of
+    the first worker (without the paths of its own files) and the CPUs to which that worker will be bound. It may block
+    for a limited time. A signal to the agent ends this wait, but the method then continues in its thread.
 
     A starter may also have a `close` method, which must release the starter's resources within bounded time. It is
     called after all workers have ended, possibly twice."""
@@ -157,9 +158,9 @@ class Starter(Protocol):
 class WorkerProcesses(Protocol):
     """The processes of one node's workers, round after round. Only one thread calls the methods."""
 
-    @property
-    def preparation(self) -> Callable[[], object] | None:
-        """What to call before `start`, in any thread, because it may block. None if there is nothing to prepare."""
+    def preparation(self, plan: RoundPlan) -> Callable[[], object] | None:
+        """Return what to call before `start`, in any thread, because it may block. None if there is nothing to
+        prepare."""
 
     def start(self, plan: RoundPlan) -> dict[int, int]:
         """Start a worker for each of the plan's ranks. If one of them cannot be started, no worker is left running.

@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.workers import RoundPlan, Starter, WorkerRanks, WorkerSample
     from elastic_core.workers.numa import Binding
-    from elastic_core.workers.process import EnvironmentMaker, FileLimit
+    from elastic_core.workers.process import Cpus, EnvironmentMaker, FileLimit
 
 
 _END_PATIENCE: Duration = 5.0  # seconds for a killed worker to exit after other workers have failed to start
@@ -189,9 +190,11 @@ class LocalWorkers:
         """Return the id of the process from which the starter forks workers, or None if there is none."""
         return getattr(self._starter, "template_pid", None)
 
-    @property
-    def preparation(self) -> Callable[[], object] | None:
-        return getattr(self._starter, "prepare", None)
+    def preparation(self, plan: RoundPlan) -> Callable[[], object] | None:
+        if (prepare := getattr(self._starter, "prepare", None)) is None:
+            return None
+        first = plan.ranks[0]
+        return partial(prepare, self._policy.environment(plan, first, self._parent, ""), self._cpus_for(first, plan))
 
     def sentinels(self) -> Collection[int]:
         found = [worker.sentinel for worker in self._running_workers()]
@@ -396,6 +399,9 @@ class LocalWorkers:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
 
+    def _cpus_for(self, ranks: WorkerRanks, plan: RoundPlan) -> Cpus:
+        return self._binding.cpus_for(ranks.local, len(plan.ranks)) if self._binding else NO_CPUS
+
     def _start_one(self, current: _Round, ranks: WorkerRanks, variables: dict[str, str]) -> None:
         guardian, scratch = self._ensure_helpers()
         try:  # an earlier run with the same id may have left an error file
@@ -404,7 +410,7 @@ class LocalWorkers:
             chosen = self._policy.output.log_dir or self._policy.output.placer
             raise unwritable(error, log_dir=bool(chosen)) from error
         result = scratch / f"round-{current.plan.round}-rank-{ranks.world}.result"
-        cpus = self._binding.cpus_for(ranks.local, len(current.plan.ranks)) if self._binding else NO_CPUS
+        cpus = self._cpus_for(ranks, current.plan)
         try:
             variables.update(current.activity.environment(ranks.local, scratch))
             path = scratch / f"stop-{ranks.local}"

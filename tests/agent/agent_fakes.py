@@ -50,7 +50,7 @@ class FakeWorkers:
         done: the results of `samples` by local rank, set by the test; other workers have made no progress.
     """
 
-    preparation: Callable[[], object] | None = None
+    prepare: Callable[[], object] | None = None
 
     def __init__(
         self,
@@ -89,6 +89,9 @@ class FakeWorkers:
             if local_rank not in self._running:
                 raise ValueError(f"expected one of the running workers {self.running()}, found {local_rank}")
             self._end(local_rank, exitcode, obeyed=False)
+
+    def preparation(self, plan: RoundPlan) -> Callable[[], object] | None:
+        return self.prepare
 
     def start(self, plan: RoundPlan) -> dict[int, int]:
         with self._lock:

@@ -87,7 +87,7 @@ def test_signal_ends_the_wait_for_the_starters_preparation(make_node):
         node.agent.receive_signal(TERM)
         ready.wait(60)
 
-    node.workers.preparation = prepare
+    node.workers.prepare = prepare
     with pytest.raises(SignalException):
         node.agent.run()
     assert not ready.is_set()
@@ -97,7 +97,7 @@ def test_signal_ends_the_wait_for_the_starters_preparation(make_node):
 
 def test_workers_start_after_the_starters_preparation(make_node):
     node = make_node(lambda plan, workers: [workers.end(rank, 0) for rank in workers.running()])
-    node.workers.preparation = lambda: steps.append(len(node.workers.plans))
+    node.workers.prepare = lambda: steps.append(len(node.workers.plans))
     steps = []
     assert not node.agent.run().is_failed()
     assert steps == [0]

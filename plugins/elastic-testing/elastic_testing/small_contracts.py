@@ -186,7 +186,7 @@ class StarterContract:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("contract")}
         given = {**kept, "contract": str(number), **(environment or {})}
         if (prepare := getattr(starter, "prepare", None)) is not None:
-            prepare()
+            prepare(given, frozenset())
         if mark is not None:
             return starter.start(Launch(number, given, out, err, folder / "result", mark))
         with open(os.devnull) as null:

@@ -149,9 +149,11 @@ class WarmStarter:
         """The process id of the template, or None if there is no template."""
         return self._keeper.pid
 
-    def prepare(self) -> None:
+    def prepare(self, environment: Mapping[str, str], cpus: frozenset[int]) -> None:
         """Wait for the first template, if a cache lists its modules."""
-        self._keeper.wait()
+        if _fits(environment, cpus):
+            self._keeper.note(environment, _workers(environment))
+            self._keeper.wait()
 
     def start(self, launch: Launch) -> Child:
         pickled = self._program.pickled(launch)
@@ -167,15 +169,15 @@ class WarmStarter:
         names += [f"shared{place}" for place in range(len(pickled) - 2)]
         fds = [launch.mark, self._keeper.report, -1, *pickled]
         try:
-            self._keeper.note(launch.environment, int(launch.environment.get("LOCAL_WORLD_SIZE", 1)))
+            self._keeper.note(launch.environment, _workers(launch.environment))
             return self._warm(launch, order, names, fds) or self._cold(launch, order, names, fds)
         finally:
             for fd in pickled:
                 os.close(fd)
 
     def _warm(self, launch: Launch, order: dict[str, object], names: list[str], fds: list[int]) -> Child | None:
-        if launch.cpus and "OMP_NUM_THREADS" not in launch.environment:
-            return None  # a thread pool created in the template has a size that fits the template's CPUs
+        if not _fits(launch.environment, launch.cpus):
+            return None
         streams = [0, *(own if fd is None else fd for own, fd in ((1, launch.stdout), (2, launch.stderr)))]
         document = document_of({**order, "descriptors": ["stdin", "stdout", "stderr", *names]})
         try:
@@ -238,6 +240,15 @@ class _WarmChild:
 
     def own_sentinel(self) -> int | None:
         return None
+
+
+def _fits(environment: Mapping[str, str], cpus: frozenset[int]) -> bool:
+    # A thread pool created in the template has a size that fits the template's CPUs.
+    return not cpus or "OMP_NUM_THREADS" in environment
+
+
+def _workers(environment: Mapping[str, str]) -> int:
+    return int(environment.get("LOCAL_WORLD_SIZE", 1))
 
 
 def _part_of_memory() -> int:

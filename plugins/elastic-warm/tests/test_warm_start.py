@@ -473,6 +473,16 @@ def test_cached_imports_warm_the_first_start_of_the_next_run(warm_runs):
     assert warm_runs.run(*flags, script, ready="workers started")[:2] == (0, "[False, False]\n")
 
 
+def test_cached_imports_warm_the_first_start_in_a_changed_environment(warm_runs, monkeypatch):
+    script = warm_runs.script("print('random' in BEFORE)", imports="BEFORE = set(sys.modules)\nimport random")
+    flags = (f"--warm-start-cache={warm_runs.folder / 'cache'}", "--max-restarts=1")
+    assert warm_runs.run(*flags, script)[0] == 0
+    Path(script).write_text(Path(script).read_text().replace('== "0"', '== "never"'))
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # the agent sets it only if it is unset
+    code, out, log = warm_runs.run(*flags, script)
+    assert (code, out) == (0, "True\n"), log
+
+
 FAILS_EARLY = """
 import os, sys, time
 from pathlib import Path
