@@ -17,6 +17,7 @@ from elastic_core.rendezvous.model import State, drained
 from elastic_core.rendezvous.roster import alive
 from elastic_core.support.bounded import within
 from elastic_core.text import in_one_line
+from elastic_core.workers.process import more_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,7 +99,7 @@ def _lifelines(nodes: Sequence[Entry]) -> Iterator[Mapping[str, threading.Event]
     """Connect to the nodes' agents, before the nodes can leave. Yields an event for each node, by key, that is set when
     its agent has ended. The events do not depend on the store, which may stop with its host."""
     ended = {node.key: threading.Event() for node in nodes}
-    with contextlib.ExitStack() as held:
+    with more_files(), contextlib.ExitStack() as held:
         for node in nodes:
             watched = functools.partial(lambda it: it.seat if it.lifeline else None, node)
             lifeline = held.enter_context(contextlib.closing(Lifeline(watched, lambda key: ended[key].set())))

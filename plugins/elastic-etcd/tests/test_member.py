@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from dataclasses import replace
 
 import psutil
@@ -230,6 +231,29 @@ def test_member_that_cannot_start_is_tried_less_and_less_often(agents, eventuall
     eventually(lambda: starts.exists() and len(starts.read_text().split()) >= 4, LONG, "four starts")
     first, *_, last = map(float, starts.read_text().split()[:4])
     assert last - first > 2.0  # without pauses, less than a second
+
+
+def test_member_that_cannot_be_launched_leaves_no_learner(agents, places, eventually, tmp_path):
+    """A learner that nobody runs would count as a failed member."""
+    at, folder = places(3), tmp_path / "own"
+    folder.mkdir()
+    made = agents(2, at=at)
+    agent = ServedCluster(Cluster("job", at), parent=str(folder))
+    agent.start()
+    together(eventually, [*made, agent])
+    folder.rename(tmp_path / "away")
+    os.kill(agent.pid, signal.SIGKILL)
+    where = agent.own.peer_url
+    eventually(lambda: "No such file" in agent.diagnosis(), LONG, "the reason")
+    eventually(lambda: all(_absent(where, made[0]) for _ in range(10)), LONG, "a cluster without the member")
+    (tmp_path / "away").rename(folder)
+    together(eventually, [*made, agent])
+    agent.stop()
+
+
+def _absent(where, agent):
+    time.sleep(0.1)
+    return where not in ids(agent)
 
 
 def test_job_reserves_its_place_separately(agents, places, eventually):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.plugin import ConfigurationError, Problem
+from elastic_core.plugin import ConfigurationError, Problem, get_logger
 from elastic_etcd.client.errors import MOST_RECEIVED
 
 if TYPE_CHECKING:
@@ -99,9 +99,10 @@ class Credentials:
         """See `Security.credentials`. Raises ConfigurationError if the files have never been usable."""
         try:
             self._usable = self._security.credentials()
-        except (ConfigurationError, OSError):
+        except (ConfigurationError, OSError) as error:
             if self._usable is None:
                 raise
+            get_logger().warning("new certificate unusable", reason=str(error), consequence="the last one is used")
         return self._usable
 
 

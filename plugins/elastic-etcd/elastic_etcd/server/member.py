@@ -207,10 +207,12 @@ class ServedCluster:
                 if isinstance(step, Wait):
                     raise Refused(step.reason)
                 self._waiting_for = ""
-                begun = self._clock.now()
-                self._run(self.own, step)
+                member, others = self._added(self.own, step) if isinstance(step, Join) else ("", "")
+                begun, failures = self._clock.now(), failures + 1
+                self._run(self.own, step, member, others)
                 attempts, logged = 1, ""
-                failures = 0 if self._clock.now() - begun >= _STAYED else failures + 1
+                if self._clock.now() - begun >= _STAYED:
+                    failures = 0
             except Exception as error:  # noqa: BLE001 - for example, no thread can be started; try again later
                 self._waiting_for = str(error)
                 if logged != self._waiting_for:
@@ -224,19 +226,24 @@ class ServedCluster:
                 return Wait(f"port {port} of {address.host}: {why}; ss -ltnp shows which process listens there")
         return decide(self._cluster, own, self._gateway.look(self._others()))
 
-    def _run(self, own: Place, step: Begin | Join) -> None:
-        member = others = ""  # our new id, and the members as `--initial-cluster` lists them
-        if isinstance(step, Join):
-            if step.removed:
-                self._gateway.at(step.through, "cluster/member/remove", ID=step.removed)
-            answer = self._gateway.at(step.through, "cluster/member/add", peerURLs=[own.peer_url], isLearner=True)
-            member, others = str(answer["member"]["ID"]), self._cluster.initial_with(own, members_of(answer["members"]))
+    def _added(self, own: Place, step: Join) -> tuple[str, str]:
+        """Add us to the cluster. Returns our new id, and the members as `--initial-cluster` lists them."""
+        if step.removed:
+            self._gateway.at(step.through, "cluster/member/remove", ID=step.removed)
+        answer = self._gateway.at(step.through, "cluster/member/add", peerURLs=[own.peer_url], isLearner=True)
+        return str(answer["member"]["ID"]), self._cluster.initial_with(own, members_of(answer["members"]))
+
+    def _run(self, own: Place, step: Begin | Join, member: str, others: str) -> None:
+        process = None
         with self._changing:
-            if self._over.is_set() or self._left or self._leaving:
-                if isinstance(step, Join):  # otherwise, the cluster would treat the new member as a failed one
+            try:
+                if not (self._over.is_set() or self._left or self._leaving):
+                    process = self._process = self._launched(own, others)
+            finally:
+                if process is None and isinstance(step, Join):  # the cluster would treat it as a member that has failed
                     self._gateway.at(step.through, "cluster/member/remove", ID=member)
-                return
-            process = self._process = self._launched(own, others)
+        if process is None:
+            return
         try:
             if isinstance(step, Join):
                 self._promote(process, own, member)
