@@ -201,7 +201,8 @@ class RosterBackend(RendezvousBackend):
             look: whether to return the leader counter.
 
         Returns the leader counter if `leading` or `look` is set, otherwise None. Raises EntryDroppedError if the node's
-        entry no longer exists.
+        entry no longer exists, perhaps because another node has withdrawn it. The check may be less frequent than
+        the heartbeats.
         """
 
     @abc.abstractmethod

@@ -101,6 +101,23 @@ class RosterPromises(Clients):
             two.withdraw("a/1")
             assert keys(backend) == keys(one) == ["b/1"]
 
+    def test_withdrawn_node_notices_when_it_sends_heartbeats(self, backend: Any) -> None:
+        with self._nodes(backend, 2) as (one, two):
+            one.announce("a/1", b"")
+            two.announce("b/1", b"")
+            for _ in range(3):
+                one.beat("a/1", leading=False, look=False)
+            assert keys(two) == ["a/1", "b/1"]
+            two.withdraw("a/1")
+            until = later(_CLOCK.now(), self.lease)
+            while (error := raised(lambda: one.beat("a/1", leading=False, look=False))) is None:
+                assert _CLOCK.now() < until, f"no heartbeat within {self.lease:g} s noticed the withdrawal"
+                backend.wait_for_roster(0.1)
+            assert isinstance(error, EntryDroppedError), f"the heartbeat raised {error!r}"
+            one.announce("a/1", b"again")
+            one.beat("a/1", leading=False, look=False)
+            assert shown(two) == [("b/1", b""), ("a/1", b"again")]
+
     def test_concurrent_announcements_are_all_listed(self, backend: Any) -> None:
         with self._nodes(backend, _NODES) as clients:
             names = [f"node{number}/1" for number in range(_NODES)]

@@ -266,6 +266,7 @@ FAULTS = [
     (CountsWritesInTheStore, EMPTY),
     (KeepsALostState, EMPTY),
     (AcceptsHeartbeatsWithoutAnEntry, "test_entries_are_restored_after_data_loss"),
+    (AcceptsHeartbeatsWithoutAnEntry, "test_withdrawn_node_notices_when_it_sends_heartbeats"),
     (MissesTheLossOfData, "test_entries_are_restored_after_data_loss"),
     (ClosesAllClients, "test_close_does_not_affect_other_clients"),
 ]
