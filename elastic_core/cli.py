@@ -451,11 +451,14 @@ def _for_people(text: str) -> str:
 
 
 def show(text: str) -> None:
-    """Print to stdout, with control characters escaped. A closed pipe is not an error."""
+    """Print to stdout, with control characters escaped. A closed pipe is not an error. Raises ConfigurationError if
+    stdout cannot be written to, for example because a disk is full."""
     try:
         print(_for_people(text.rstrip("\n")), flush=True)
-    except BrokenPipeError:  # as with `elastic plugins | head`
+    except OSError as error:
         _silence(sys.stdout)
+        if not isinstance(error, BrokenPipeError):  # as with `elastic plugins | head`
+            raise ConfigurationError(Problem("standard output", str(error.strerror or error))) from error
 
 
 def _complain(text: str, highlight: Callable[[str], str] = str) -> None:

@@ -61,6 +61,15 @@ def test_closed_stdout_reader_exits_0():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("command", ["plugins", "--version", "run --help"])
+def test_stdout_on_full_disk_is_reported(command):
+    with open("/dev/full", "w") as full:
+        done = run_elastic(*command.split(), capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert "standard output: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("source", ["import sys; sys.exit(3)", "raise ValueError('x')"])
 def test_broken_stderr_keeps_the_exit_code(source, script):
     reader, writer = os.pipe()

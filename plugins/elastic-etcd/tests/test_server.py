@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -204,6 +205,14 @@ time.sleep(600)
 
 @pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM", "SIGINT", "leave", "fork"])
 def test_server_ends_with_its_owner(end, eventually):
+    _end_owner(end, eventually)
+
+
+def test_server_ends_if_its_owner_and_its_keeper_are_killed_together(eventually):
+    _end_owner("SIGKILL", eventually, keeper_too=True)
+
+
+def _end_owner(end, eventually, keeper_too=False):
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, end],
         stdout=subprocess.PIPE,
@@ -215,9 +224,15 @@ def test_server_ends_with_its_owner(end, eventually):
         folder = folder_of(started["pid"]) if end != "leave" else None
         if end != "leave":
             assert psutil.pid_exists(started["pid"])
+            if keeper_too:
+                keeper = psutil.Process(started["pid"]).parent()
+                owner.send_signal(signal.SIGSTOP)
+                keeper.kill()
             os.kill(owner.pid, getattr(signal, end, signal.SIGKILL))
         owner.wait(LONG)
         eventually(lambda: not psutil.pid_exists(started["pid"]), LONG)
+        if keeper_too:  # nobody is left to remove the folder
+            shutil.rmtree(folder)
         eventually(lambda: folder is None or not folder.exists(), LONG)
     finally:
         os.killpg(owner.pid, signal.SIGKILL) if end == "fork" else owner.kill()

@@ -8,6 +8,8 @@ owner's group does not reach it."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import os
 import shutil
 import signal
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_PARENT_DEATH_SIGNAL = 1
 _GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 
 
@@ -30,8 +33,11 @@ def tell(line: str) -> None:
 
 def keep(command: Sequence[str], scratch: str) -> None:
     """Run the command until standard input closes."""
+    libc = ctypes.CDLL(None)
+    end = functools.partial(libc.prctl, _PARENT_DEATH_SIGNAL, signal.SIGKILL) if sys.platform == "linux" else None
     try:
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        # If the owner and this process are killed at once, nothing else would end the server.
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, preexec_fn=end)
     except OSError as error:
         tell(f"failed {error.strerror or error}")
     else:
