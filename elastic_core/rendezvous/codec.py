@@ -115,8 +115,6 @@ def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
     """Decode a state. `known` holds the seats of an earlier state, which are reused if they have not changed. Raises
     RendezvousStateError if the bytes are not a valid state."""
     _check_length(data, LONGEST_STATE, "state")
-    if data.startswith(MARK):
-        _refuse("state", "a state signed with a secret that this node lacks (--rdzv-secret-file)", data)
     head, _, rest = data.partition(b"\n")
     document = _loaded(head, "state")
     try:
@@ -258,9 +256,14 @@ def _loaded(data: bytes, what: str) -> dict[str, Any]:
 
 
 def _refuse(what: str, found: str, data: bytes, error: Exception | None = None) -> NoReturn:
+    advice = (
+        "use the same version of elastic-core on every node, and make sure that no other program uses this endpoint "
+        "and --rdzv-id"
+    )
+    if data.startswith(MARK):
+        found, advice = f"a signed {what}, but this node has no secret", "every node needs the same --rdzv-secret-file"
     raise RendezvousStateError(
-        f"expected a rendezvous {what} of version {VERSION}, found {found}: {data[:80]!r}; use the same version "
-        "of elastic-core on every node, and make sure that no other program uses this endpoint and --rdzv-id"
+        f"expected a rendezvous {what} of version {VERSION}, found {found}: {data[:80]!r}; {advice}"
     ) from error
 
 

@@ -169,15 +169,17 @@ class Repair:
     Args:
         since: when the node first saw the unreadable value or last overwrote it; None if the state can be read.
         challenges: how many challenges have been made since the node last read this job's state.
+        reason: why the value is unreadable.
     """
 
     settings: RendezvousSettings
     since: Instant | None = None
     challenges: int = 0
+    reason: str = ""
 
     def sees(self, found: ForeignStateError, known: State | None, now: Instant) -> tuple[Repair, Remedy]:
         """Return the new progress and the remedy for a node that knows the state `known` and has read `found`."""
-        seen = replace(self, since=now if self.since is None else self.since)
+        seen = replace(self, since=now if self.since is None else self.since, reason=str(found))
         contested = found.others and found.secret
         if known is not None and (known.round or not contested):
             return seen, Remedy.PUT_BACK
@@ -186,7 +188,7 @@ class Repair:
         if not found.others:
             return seen, Remedy.PASS_OVER
         if contested and self.challenges < _MOST_CHALLENGES:
-            return replace(self, since=now, challenges=self.challenges + 1), Remedy.CHALLENGE
+            return replace(seen, since=now, challenges=self.challenges + 1), Remedy.CHALLENGE
         return seen, Remedy.REFUSE
 
     def distrusts(self, found: State | None, now: Instant) -> bool:

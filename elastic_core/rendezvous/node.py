@@ -828,6 +828,8 @@ class Node:
         due = self.join_deadline
         if due is None or now < due:
             return None
+        if state is None and self.repair.reason:
+            return RendezvousStateError(self.repair.reason)
         if state is None:
             return messages.no_contact(self.connection.outage, self.fault, self.settings)
         if self._waits or self.connection.outage is not None or self.fault is not None:

@@ -14,6 +14,7 @@ from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous import codec
 from elastic_core.rendezvous.codec import bounded, decoded_entry, decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, Reported, RoundId, State, ended, failed
+from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.seats import Seat, Seats
 
 numbers = st.integers(0, 2**31)
@@ -181,6 +182,12 @@ def test_non_object_is_refused(decoded, good, data):
 def test_oversized_input_is_not_parsed(decoded, good):
     with pytest.raises(RendezvousStateError, match="bytes, which exceeds the limit"):
         decoded(good + b" " * codec.LONGEST_STATE)
+
+
+@both
+def test_signed_value_without_a_secret_names_the_secret(decoded, good):
+    with pytest.raises(RendezvousStateError, match="every node needs the same --rdzv-secret-file"):
+        decoded(HmacSeal("job", [b"the secret of the job"]).sealed("place", good))
 
 
 @both

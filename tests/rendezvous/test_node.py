@@ -909,6 +909,15 @@ def test_unclaimed_foreign_state_is_overwritten(guarded):
     assert guarded.node.obstacle(guarded.clock.now()) is None
 
 
+def test_short_join_timeout_names_the_foreign_secret(guarded):
+    """The store has answered, so `no answer` would be wrong."""
+    guarded.join()
+    guarded.run(0.5)
+    error = guarded.node.obstacle(guarded.node.join_deadline)
+    assert isinstance(error, RendezvousStateError)
+    assert "--rdzv-secret-file" in str(error)
+
+
 def test_state_restored_by_foreign_nodes_ends_the_join(guarded):
     foreign = guarded.memory.state[0]
     guarded.join()
