@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
-from blocks import Shell, block_of, install
+from blocks import Shell, block_of
 
 PAGE = "docs/extend/plugins.md"
 
 
 @pytest.mark.integration
 def test_tutorial_plugin_logs_the_failed_worker(tmp_path):
-    environ = install(PAGE, 'log.info("pager called"', tmp_path / "site")
+    pytest.importorskip("hatchling")
+    folder, site = tmp_path / "elastic-pager", tmp_path / "site"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(block_of(PAGE, "[build-system]"))
+    (folder / "elastic_pager.py").write_text(block_of(PAGE, 'log.info("pager called"'))
+    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*install, "--target", str(site), "."], cwd=folder, check=True, timeout=300)
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
     shell = Shell(tmp_path)
     try:
-        said = shell.run(block_of(PAGE, "--pager=alice"), code=1, **environ)
+        said = shell.run(block_of(PAGE, "--pager=alice"), code=1, PYTHONPATH=path)
     finally:
         shell.close()
     shown = block_of(PAGE, "pager called: plugin=pager").strip()
