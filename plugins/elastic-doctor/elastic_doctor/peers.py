@@ -6,6 +6,7 @@ card or its heartbeat counter changes while they watch. They therefore ignore th
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import socket
@@ -14,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import later
+from elastic_core.errors import RendezvousConnectionError
 from elastic_core.support.bounded import BackgroundCall, CallTimeout
 from elastic_core.support.sockets import error_text
 from elastic_core.text import in_one_line
@@ -157,7 +159,8 @@ class Doctor:
             meeting = self._looks(PeerMeeting(self.key, size), until, lambda seen: seen.met)
             return self._together(meeting) if meeting.met else meeting
         finally:
-            self.backend.withdraw(self.key)
+            with contextlib.suppress(RendezvousConnectionError):
+                self.backend.withdraw(self.key)
 
     def _together(self, meeting: PeerMeeting) -> PeerMeeting:
         calls = {
@@ -165,12 +168,16 @@ class Doctor:
         }
         unreachable = {key: why for key, call in calls.items() if (why := call.result(2 * _TO_CONNECT))}
         self.card = replace(self.card, unreachable=unreachable)
-        for stage, patience in ((Stage.TOLD, 2 * _TO_CONNECT + _FOR_FAREWELL), (Stage.LEAVING, _FOR_FAREWELL)):
-            self.card = replace(self.card, stage=stage)
-            self._announce()
-            until = later(self.clock.now(), patience)
-            meeting = self._looks(meeting, until, partial(PeerMeeting.reached, stage=stage))
+        meeting = self._reach(Stage.TOLD, meeting, 2 * _TO_CONNECT + _FOR_FAREWELL)
+        with contextlib.suppress(RendezvousConnectionError):  # the doctor that hosted the store has left
+            meeting = self._reach(Stage.LEAVING, meeting, _FOR_FAREWELL)
         return meeting
+
+    def _reach(self, stage: Stage, meeting: PeerMeeting, patience: Duration) -> PeerMeeting:
+        self.card = replace(self.card, stage=stage)
+        self._announce()
+        until = later(self.clock.now(), patience)
+        return self._looks(meeting, until, partial(PeerMeeting.reached, stage=stage))
 
     def _looks(self, meeting: PeerMeeting, until: Instant, enough: Callable[[PeerMeeting], bool]) -> PeerMeeting:
         meeting = self._look(meeting)

@@ -20,6 +20,7 @@ from elastic_testing import FakeClock
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.compat.state_store import with_roster
+from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.backend import Announced
 from elastic_core.support.bounded import BackgroundCall
 
@@ -131,6 +132,31 @@ def test_three_doctors_meet_over_a_minimal_backend(memory_backend):
     assert (b.reached(Stage.TOLD), set(c.cards)) == (True, {"a", "b"})
     assert a.cards["b"].unreachable == {"c": "timed out"}
     assert [entry.key for entry in stale.roster()] == ["ghost"], "all three have withdrawn"
+
+
+class Leaving:
+    """A store that stops as soon as this doctor has announced that it leaves, because its host leaves first."""
+
+    def __init__(self, backend):
+        self._backend, self._stopped = backend, False
+
+    def announce(self, key, entry):
+        place = self._backend.announce(key, entry)
+        self._stopped = decoded(entry).stage is Stage.LEAVING
+        return place
+
+    def __getattr__(self, name):
+        if self._stopped:
+            raise RendezvousConnectionError("the store has stopped")
+        return getattr(self._backend, name)
+
+
+def test_doctors_meet_although_the_stores_host_leaves_first(memory_backend):
+    backend, clock, pause = memory_backend(), SystemClock(), threading.Event().wait
+    ends = with_roster(backend, clock), Leaving(with_roster(backend, clock))
+    doctors = [Doctor(end, name, peer(name), clock, pause, lambda *_: "") for name, end in zip("ab", ends, strict=True)]
+    calls = [BackgroundCall(lambda doctor=doctor: doctor.meet(2, 30.0)) for doctor in doctors]
+    assert all(call.result(60.0).reached(Stage.TOLD) for call in calls)
 
 
 def test_lone_doctor_gives_up_after_its_timeout(memory_backend):
