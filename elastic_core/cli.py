@@ -345,7 +345,12 @@ def read_like_run(
     if sources.line({**specs, **config.specs_of_options(added)}).help:
         show(help_text(added))
         raise _HelpPrinted
-    reading = config.read(sources, added, own=own, backend_named=manager.backend_named, others=others, **more)
+    try:
+        reading = config.read(sources, added, own=own, backend_named=manager.backend_named, others=others, **more)
+    except ConfigurationError:
+        for failure in manager.failures:  # perhaps the plugin would have added a flag that is unknown without it
+            _complain(f"elastic: plugin failed to load: {failure}")
+        raise
     _expect_guessed(allowed, reading.settings.plugins)
     return manager, reading
 

@@ -28,3 +28,6 @@ WATCHDOG_HOMES = {"file": "elastic-file-timer"}
 HEALTH_HOMES = {"http": "elastic-http-health"}
 STARTER_HOMES = {"warm": "elastic-warm"}
 COMMAND_HOMES = {"doctor": "elastic-doctor"}
+FLAG_HOMES = dict.fromkeys(
+    ("notices", "notice_file", "notice_url", "notice_interval", "notice_endpoint"), "elastic-notices"
+)

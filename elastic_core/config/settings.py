@@ -388,7 +388,7 @@ class Settings:
         None,
         parse_names,
         "plugins",
-        "distributions whose plugins may be loaded in addition to the built-in ones (default: all installed)",
+        "load only the built-in plugins and those of these distributions",
         "NAME,..",
         torchrun=False,
     )

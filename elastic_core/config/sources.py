@@ -17,6 +17,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from elastic_core.compat import FLAG_HOMES
 from elastic_core.config.spec import Findings, RawValue
 from elastic_core.errors import Problem
 from elastic_core.text import nearest
@@ -74,12 +75,16 @@ def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str,
     if spec is None:
         line.certain = False
         name = word.partition("=")[0]
-        meant = specs.get(nearest(name.lstrip("-").replace("-", "_"), specs) or "")
-        advice = f"did you mean {meant.flag}?" if meant else f"see {command} --help"
-        if not meant and command == "elastic run":
-            advice += "; flags of the script go after the script"
-        message = f"unknown flag; {advice}"
-        line.problems.append(Problem(name, message))
+        asked = name.lstrip("-").replace("-", "_")
+        home = FLAG_HOMES.get(asked)
+        meant = specs.get(nearest(asked, specs) or "") if home is None else None
+        if home is not None:
+            advice = f"pip install {home}; if it is installed, elastic plugins shows why it was not loaded"
+        else:
+            advice = f"did you mean {meant.flag}?" if meant else f"see {command} --help"
+            if not meant and command == "elastic run":
+                advice += "; flags of the script go after the script"
+        line.problems.append(Problem(name, f"unknown flag; {advice}"))
         if meant and not meant.is_switch and "=" not in word:
             _value(after)  # skip the word that is probably the misspelled flag's value, so that later flags are read
         return

@@ -122,6 +122,20 @@ def test_missing_doctor_names_the_reason(monkeypatch, capsys):
     assert "; pip install elastic-doctor" in capsys.readouterr().err
 
 
+def test_missing_plugins_flag_names_the_distribution(monkeypatch, capsys):
+    monkeypatch.setenv("ELASTIC_DISABLE_PLUGINS", "elastic-notices")
+    assert cli.main(["run", "--notices=aws", "train.py"]) == 2
+    assert "--notices: unknown flag; pip install elastic-notices" in capsys.readouterr().err
+
+
+def test_unknown_flag_of_a_plugin_that_failed_to_load_shows_the_failure(installed, capsys):
+    installed(f"import an_absent_library\n{PLUGIN}")
+    assert cli.main(["run", "--team=red", "train.py"]) == 2
+    output = capsys.readouterr().err
+    assert "--team: unknown flag" in output
+    assert "an_absent_library" in output
+
+
 def test_plugin_command_can_parse_its_own_arguments(installed, capsys):
     installed()
     assert cli.main(["parses", "--depth=5"]) == 5
