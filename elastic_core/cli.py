@@ -431,7 +431,9 @@ def _explain_failure(
     code = report.exit_code_of(error)
     if not isinstance(error, (ElasticError, KeyboardInterrupt)):
         _complain("".join(traceback.format_exception(error)))
-    if command != "run" and isinstance(error, ElasticError) and not isinstance(error, ConfigurationError):
+    if command != "run" and isinstance(error, KeyboardInterrupt):
+        _complain(f"elastic {command}: interrupted from the keyboard")
+    elif command != "run" and isinstance(error, ElasticError) and not isinstance(error, ConfigurationError):
         _complain(f"elastic {command}: {report.message_of(error)}")  # without a job's report
     elif code != ExitCode.SUCCESS:
         reason = history.finished.reason if history and history.finished else ""

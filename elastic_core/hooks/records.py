@@ -289,7 +289,9 @@ KINDS: tuple[RecordKind, ...] = (
 )
 
 
-OURS: frozenset[str] = frozenset({CORE, *(home for kind in KINDS for home in kind.homes.values())})
+OURS: frozenset[str] = frozenset(
+    {CORE, "elastic-otel", *compat.FLAG_HOMES.values(), *(home for kind in KINDS for home in kind.homes.values())}
+)
 """The distributions of this project, which are released together."""
 
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from elastic_c10d.torch_store import Store
     from elastic_core.plugin import PortReservation
 
+_FORCED = "is_host, or the static backend and node rank 0, which is the default"
 _NONCE_KEY = "elastic/host"
 _PROBE = 2.0
 
@@ -255,8 +256,8 @@ class HostElection:
         self._end()
         if self._is_host:
             raise RendezvousConnectionError(
-                f"this node must host the store (is_host), but another store answers at {self._endpoint}; "
-                "set the endpoint to an address of this machine, or remove is_host"
+                f"this node must host the store ({_FORCED}), but another store answers at {self._endpoint}; set the "
+                "endpoint to an address of this machine, remove is_host, or give this node another --node-rank"
             )
         self._is_host = False
         return False
@@ -286,7 +287,7 @@ class HostElection:
         except OSError as error:
             if self._is_host:
                 raise RendezvousConnectionError(
-                    f"this node must host the store (is_host), but cannot listen on {self._endpoint}: "
+                    f"this node must host the store ({_FORCED}), but cannot listen on {self._endpoint}: "
                     f"{error_text(error)}; `ss -ltnp` shows which programs are listening"
                 ) from error
             return  # the address is in use by another process on this machine, or is not local
