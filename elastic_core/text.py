@@ -37,6 +37,11 @@ def truth(value: object) -> bool | None:
     return True if word in _TRUE else False if word in _FALSE else None
 
 
+def counted(number: int, noun: str) -> str:
+    """Return the number with the noun in the singular or plural, such as `1 node` or `2 nodes`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def nearest(name: str, valid: Iterable[str], likeness: float = 0.6) -> str | None:
     """Return the valid name that is most similar to `name`, ignoring case. If none is similar enough, return a valid
     name that begins with `name`, or None if no name does.

@@ -195,7 +195,7 @@ class SimpleElasticAgent(ElasticAgent):
             # Announce the departure before the workers stop. Stopping them makes other nodes' workers fail, and these
             # failures must not use up a restart.
             if not isinstance(error, RendezvousConnectionError):  # without a store, no node could be notified
-                self._announce_leave(f"its agent ends: {error_in_words(error)}")
+                self._announce_leave(f"its agent is exiting: {error_in_words(error)}")
             if WorkerState.is_running(self._worker_group.state):
                 self._reporter.phase(AgentPhase.STOPPING, error_in_words(error))
             raise

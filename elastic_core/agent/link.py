@@ -21,6 +21,7 @@ from elastic_core.errors import RendezvousConnectionError, RendezvousStateError,
 from elastic_core.interfaces.handler import Outcome, RendezvousInfo, RoundHandler, Verdict
 from elastic_core.interfaces.node import Member, Round
 from elastic_core.log import get_logger
+from elastic_core.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,7 +96,7 @@ class Link:
         now = self._clock.now()
         self._interval = min(2 * self._interval, max(LONGEST_INTERVAL, self._first_interval))
         self._due = later(now, max(self._interval, _SHARE * (now - begun)))
-        return Verdict(Outcome.RESTART, f"{waiting} more node(s) want to take part") if waiting > 0 else None
+        return Verdict(Outcome.RESTART, f"{counted(waiting, 'more node')} can join") if waiting > 0 else None
 
     def ask_again(self) -> Instant | None:
         """Return when to ask for the verdict again if no event arrives, or None if waiting for events is enough."""

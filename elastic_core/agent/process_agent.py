@@ -11,7 +11,7 @@ from elastic_core.agent.agent import SimpleElasticAgent
 from elastic_core.agent.common_step import CommonStep, agree
 from elastic_core.agent.interface import RunResult, WorkerState
 from elastic_core.agent.stopping import LAST_AFTERGLOW, GroupStop
-from elastic_core.clock import earliest, later
+from elastic_core.clock import later
 from elastic_core.errors import HANG
 from elastic_core.interfaces.health import StopStatus
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
@@ -65,7 +65,9 @@ class ProcessAgent(SimpleElasticAgent):
         self._table: HangTable | None = None
         self._processes = processes
         self._kill_timeout = kill_timeout
-        self._group_stop = GroupStop(processes, self._events, self._clock, kill_timeout, self._stop_by, self._exited)
+        self._group_stop = GroupStop(
+            processes, self._events, self._clock, kill_timeout, self._stop_by, lambda: self._stop_until, self._exited
+        )
         self._node, self._host = node, host
         self._contribute = contribute
 
@@ -135,11 +137,11 @@ class ProcessAgent(SimpleElasticAgent):
             self._link.rounds.report_stop(stop)
 
     def _stop_by(self) -> Instant | None:
-        """Return when workers that are being stopped must have ended. If a notice takes effect during a stop, first
+        """Return when the other nodes may continue without this one. If a notice takes effect during a stop, first
         notify the other nodes, because this node may not outlive the stop."""
         if self._events.departure:
             self._announce_leave(self._events.why)
-        return earliest(self._link.stop_by(), self._stop_until)
+        return self._link.stop_by()
 
     def _stop_timeout(self) -> Duration:
         return self._shutdown_timeout + self._kill_timeout

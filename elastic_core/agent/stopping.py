@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.reporter import Progress
-from elastic_core.clock import later
+from elastic_core.clock import earliest, later
 from elastic_core.errors import UnkillableWorkersError
 from elastic_core.log import get_logger
 
@@ -44,7 +44,8 @@ class GroupStop:
 
     Args:
         kill_timeout: see `ProcessAgent`.
-        stop_by: called repeatedly; returns the latest end of the grace period, or None for no limit.
+        stop_by: called repeatedly; returns when the other nodes may continue without this one, or None for no limit.
+        deadline: called repeatedly; returns when the user or a notice ends the grace period, or None for no limit.
         exited: called for each worker that has ended.
     """
 
@@ -55,11 +56,13 @@ class GroupStop:
         clock: Clock,
         kill_timeout: Duration,
         stop_by: Callable[[], Instant | None] = lambda: None,
+        deadline: Callable[[], Instant | None] = lambda: None,
         exited: Callable[[WorkerExit], None] = lambda ended: None,
     ) -> None:
         self._processes = processes
         self._exited = exited
         self._stop_by = stop_by
+        self._deadline = deadline
         self._events = events
         self._clock = clock
         self._kill_timeout = kill_timeout
@@ -137,7 +140,7 @@ class GroupStop:
     def _save(self, saving: CommonStep, until: Instant) -> None:
         """Wait until all workers have saved or exited, `until` is reached, or the grace period is cut short."""
         while True:
-            now, due = self._clock.now(), self._stop_by()
+            now, due = self._clock.now(), earliest(self._stop_by(), self._deadline())
             cut_short = self._events.urged or (due is not None and now >= due)
             if saving.is_over(due) or cut_short or now >= until:
                 saving.end()
@@ -150,15 +153,15 @@ class GroupStop:
         self._processes.ask(signum)
         self._processes.send_signal(signal.SIGCONT)  # a suspended process cannot react to the request to end
         while self._unfinished():
-            now, due = self._clock.now(), self._stop_by()
-            if now >= until or self._events.urged:
+            now, due, deadline = self._clock.now(), self._stop_by(), self._deadline()
+            if now >= until or (deadline is not None and now >= deadline) or self._events.urged:
                 return False
             if due is not None and now >= due:
                 get_logger().warning("grace cut short", reason="the other nodes may continue without this one")
                 return False
             # SIGTERM may have arrived since, and workers may have left processes behind.
             self._processes.ask(signal.SIGTERM if self._events.request is signal.SIGTERM else signum)
-            look = None if due is None else min(due, later(now, _LOOK_AT_STORE))
+            look = earliest(deadline, None if due is None else min(due, later(now, _LOOK_AT_STORE)))
             self._wait_for_ends(until, progress.look(now), look)
         return True
 

@@ -16,7 +16,7 @@ from elastic_core.rendezvous.lifeline import Lifeline
 from elastic_core.rendezvous.model import State, drained
 from elastic_core.rendezvous.roster import alive
 from elastic_core.support.bounded import within
-from elastic_core.text import in_one_line
+from elastic_core.text import counted, in_one_line
 from elastic_core.workers.process import more_files
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def stop(
                 show(in_one_line(_over(state.closed)))
                 return
             patience = f"; waiting up to {timeout:g} s until they have left" if timeout else ""
-            show(f"{len(nodes)} node(s) were asked to leave{patience}")
+            show(f"asked {counted(len(nodes), 'node')} to leave{patience}")
             if timeout:
                 limit = timeout + 3 * ANSWER
                 within(limit, lambda: _await_all(watcher, job, nodes, ended, timeout), settings.rdzv_endpoint)
@@ -120,8 +120,8 @@ def _await_all(
     while left := [node for node in nodes if departure(node, job) is None and not ended[node.key].is_set()]:
         if watcher.clock.now() >= until:
             raise RendezvousTimeoutError(
-                f"{len(left)} node(s) have not left within {timeout:g} s: {_names(left)}; they may still be stopping "
-                "their workers (--shutdown-timeout)"
+                f"within {timeout:g} s, {counted(len(left), 'node')} did not leave: {_names(left)}; their workers may "
+                "still be stopping (--shutdown-timeout)"
             )
         watcher.pause(job.pause)
         try:
@@ -133,7 +133,7 @@ def _await_all(
             try:
                 job = watcher.look(job) if left else job  # reconnects, in case the store has moved to another node
             except RendezvousConnectionError as error:
-                message = f"the store has stopped, and {len(left)} node(s) were not seen to leave: {_names(left)}"
+                message = f"the store has stopped, and {counted(len(left), 'node')} may not have left: {_names(left)}"
                 raise RendezvousConnectionError(f"{message}; {error}") from error
 
 

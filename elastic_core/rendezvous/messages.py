@@ -17,6 +17,7 @@ from elastic_core.errors import (
 from elastic_core.interfaces.handler import Outcome, Verdict
 from elastic_core.rendezvous.membership import DRAINED, JoinStatus, join_status
 from elastic_core.rendezvous.model import NO_ROUND, Cause, first_failures
+from elastic_core.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,9 +109,9 @@ def progress(
         return _work_left(state, roster)
     status = join_status(state, key, NO_ROUND, settings.max_nodes)
     if status is JoinStatus.SPARE:
-        return f"round {state.round} is full with {len(state.busy)} nodes; this one is a spare"
+        return f"round {state.round} is full ({counted(len(state.busy), 'node')}, --nnodes); this node is a spare"
     if status is JoinStatus.WAITING:
-        return f"round {state.round} runs with {len(state.busy)} nodes; this one is waiting for the next"
+        return f"round {state.round} is running ({counted(len(state.busy), 'node')}); this node waits for the next"
     if gathering is None:
         return ""
     wanted = settings.min_nodes if gathering.joined < settings.min_nodes else settings.max_nodes

@@ -210,7 +210,7 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
     ended = evidence.exit
     reason = evidence.killed_for or decode_exit(ended.exitcode, evidence.out_of_memory)
     if evidence.stopped and not evidence.killed_for:
-        reason = "failed, and was still exiting when the agent stopped it"
+        reason = "had already failed when the agent stopped it"
         if not evidence.failed:
             reason = "wrote a traceback and was still running when the agent stopped it"
     return ProcessFailure(

@@ -299,12 +299,13 @@ def test_withdrawn_notice_does_not_stop_the_workers(make_node):
     assert node.run().state is WorkerState.SUCCEEDED
 
 
-def test_deadline_of_a_drain_limits_the_grace_period(make):
+def test_deadline_of_a_drain_limits_the_grace_period(make, capsys):
     verdict = Verdict(Outcome.DRAINED, "asked", within=0.4)
     node = make(lambda plan, workers: node.handler.give(verdict), ignore_signals=[0, 1], shutdown_timeout=3600)
     with pytest.raises(DrainedError):
         node.run()
     assert signal.SIGKILL in node.workers.signals
+    assert "grace cut short" not in capsys.readouterr().err, "nothing but the deadline ended the grace period"
 
 
 def test_failure_of_a_worker_leaves_no_time_to_save(make_node):

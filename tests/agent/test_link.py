@@ -70,7 +70,7 @@ def test_polling_of_a_plain_handler_slows_down(clock):
 
 def test_waiting_node_ends_the_round(clock):
     link = plain(Waiting(clock, [0, 2]), clock)
-    assert poll(link, clock, 2) == [None, Verdict(Outcome.RESTART, "2 more node(s) want to take part")]
+    assert poll(link, clock, 2) == [None, Verdict(Outcome.RESTART, "2 more nodes can join")]
 
 
 def test_handler_is_polled_only_when_due_and_workers_run(clock):

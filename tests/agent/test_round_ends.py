@@ -183,7 +183,7 @@ def test_agent_error_is_announced_before_workers_stop(make):
     with pytest.raises(OSError, match="no space"):
         node.run()
     assert node.order[0] == "leave"
-    assert node.handler.calls_to("leave") == [("its agent ends: OSError: no space on the disk", 2.0)]
+    assert node.handler.calls_to("leave") == [("its agent is exiting: OSError: no space on the disk", 2.0)]
 
 
 def test_keyboard_interrupt_is_announced(make):
@@ -197,7 +197,7 @@ def test_keyboard_interrupt_is_announced(make):
     with pytest.raises(KeyboardInterrupt):
         node.run()
     assert node.order == ["leave", "SIGTERM", "SIGCONT"]
-    assert node.handler.calls_to("leave") == [("its agent ends: interrupted from the keyboard", 2.0)]
+    assert node.handler.calls_to("leave") == [("its agent is exiting: interrupted from the keyboard", 2.0)]
 
 
 def test_failed_worker_start_is_announced(make):

@@ -44,7 +44,7 @@ SPENT = RestartBudget(1, failures=1)
 NONE = RestartBudget(0)
 SHARED = RestartBudget(1, failures=1, shared=True)
 TERM = "received SIGTERM"
-NODES_WAITING = Verdict(Outcome.RESTART, "2 more node(s) want to take part")
+NODES_WAITING = Verdict(Outcome.RESTART, "2 more nodes can join")
 HUNG_ELSEWHERE = Verdict(Outcome.RESTART, "rank 0 on node2: hang: no progress", failed=True, failures=HUNG.failures)
 PEER_FAILED = Verdict(Outcome.RESTART, "rank 9 on node2: killed by SIGKILL", failed=True)
 NODE_FAILED = Verdict(Outcome.RESTART, "lost node2: no heartbeat for 5 s", lost=True)
@@ -68,9 +68,9 @@ RESTART, REJOIN = "stop join", "join"
 WORKERS_RUN = [
     # budget, result, asked, verdict -> orders, cause, reason
     (FRESH, RUNS, "", None, "", None, "workers run"),
-    (FRESH, RUNS, "", NODES_WAITING, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
-    (SPENT, RUNS, "", NODES_WAITING, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
-    (SHARED, RUNS, "", NODES_WAITING, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
+    (FRESH, RUNS, "", NODES_WAITING, RESTART, MEMBERSHIP, "2 more nodes can join"),
+    (SPENT, RUNS, "", NODES_WAITING, RESTART, MEMBERSHIP, "2 more nodes can join"),
+    (SHARED, RUNS, "", NODES_WAITING, RESTART, MEMBERSHIP, "2 more nodes can join"),
     (SHARED, RUNS, "", PEER_FAILED, RESTART, FAILURE, "rank 9 on node2: killed by SIGKILL"),
     (SHARED, RUNS, "", NODE_FAILED, RESTART, NODE_LOST, "lost node2: no heartbeat for 5 s"),
     (SHARED, RUNS, "", UNJUDGED, RESTART, FAILURE, "rank 9 on node2: exit code 1"),
@@ -128,7 +128,7 @@ ARE_COMPLETE = [
     (SHARED, BROKEN, "", PEER_FAILED, REJOIN, FAILURE, "rank 9 on node2: killed by SIGKILL"),
     (SHARED, HUNG, "", PEER_FAILED, REJOIN, FAILURE, "rank 9 on node2: killed by SIGKILL"),
     (SHARED, BROKEN, "", HUNG_ELSEWHERE, REJOIN, HANG, "rank 0 on node2: hang: no progress"),
-    (SHARED, BROKEN, "", NODES_WAITING, REJOIN, MEMBERSHIP, "2 more node(s) want to take part"),
+    (SHARED, BROKEN, "", NODES_WAITING, REJOIN, MEMBERSHIP, "2 more nodes can join"),
     (SHARED, BROKEN, "", FENCED, REJOIN, MEMBERSHIP, "the store has not answered for 30 s"),
     (SHARED, BROKEN, "", CLOSED, "fail", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts have been used"),
     (SHARED, BROKEN, "", JOB_DONE, "fail", None, BY_NODE2 + NOT_HERE),

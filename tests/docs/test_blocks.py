@@ -84,7 +84,7 @@ def test_entry_points_use_the_group_of_the_core(block):
     toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
     ((name, module),) = toml.loads(block.text)["project"]["entry-points"][GROUP].items()
     assert re.fullmatch(r"[\w-]+", name)
-    assert re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", module)
+    assert re.fullmatch(r"[a-z_]+(\.[a-z_]+)*", module)
 
 
 def test_documented_config_file_is_valid(tmp_path):

@@ -40,7 +40,7 @@ def test_exit_code_table_marks_the_doctors_codes():
 
 
 def test_precedence_of_exit_codes_is_documented():
-    (first, then, last) = map(int, re.search(r"The first of (\d), (\d) and (\d) that applies", DOCTOR).groups())
+    (first, then, last) = map(int, re.search(r"(\d) takes precedence over \d, and (\d) over (\d)", DOCTOR).groups())
     order = [first, then, last]
     for one, other in combinations(Check, 2):
         assert code_of(one, other) == min(code_of(one), code_of(other), key=order.index)

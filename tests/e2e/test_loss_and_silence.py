@@ -89,11 +89,11 @@ def test_dead_spare_gets_no_seat(any_job):
     members = any_job.agents("a b", "--nnodes=2", "--max-restarts=3")
     first = any_job.round(2)
     dead = any_job.agent("c", "--nnodes=2", "--max-restarts=3")
-    dead.says("this one is a spare")
+    dead.says("this node is a spare")
     dead.process.kill()
     time.sleep(10)  # three failure timeouts
     spare = any_job.agent("d", "--nnodes=2", "--max-restarts=3")
-    spare.says("this one is a spare")
+    spare.says("this node is a spare")
     kill_node(members[0], first.pid("a"))
     second = any_job.round(2, after=first)
     assert set(second.nodes) == {"b", "d"}
@@ -111,7 +111,7 @@ def test_stopping_member_keeps_its_seat_despite_a_spare(job, elastic):
     slow, other = job.agents("slow other", "--nnodes=2", "--max-restarts=3", script=script)
     first = job.round(2)
     spare = job.agent("spare", "--nnodes=2", "--max-restarts=3", script=script)
-    spare.says("this one is a spare")
+    spare.says("this node is a spare")
     kill(first.pid("other"))
     slow.says("stopping workers")
     second = job.round(2, after=first)

@@ -112,7 +112,7 @@ def test_spare_replaces_a_lost_member(any_job):
     two = any_job.round(2)
     spares = any_job.agents("c d", "--nnodes=1:2")
     for spare in spares:
-        spare.says("this one is a spare")
+        spare.says("this node is a spare")
     lost = next(agent for agent in members if agent.name == two.nodes[0])  # rank 0, which hosts the workers' store
     kept = next(agent for agent in members if agent is not lost)
     kill_node(lost, two.pid(lost.name))

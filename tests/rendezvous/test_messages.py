@@ -130,8 +130,8 @@ def test_progress_names_a_lost_node_without_an_entry(text, build):
 
 
 def test_progress_of_nodes_without_a_seat(text, build):
-    assert text(build.state("ab"), key="x") == "round 1 runs with 2 nodes; this one is waiting for the next"
-    assert text(build.state("ab"), key="x", max_nodes=2) == "round 1 is full with 2 nodes; this one is a spare"
+    assert text(build.state("ab"), key="x") == "round 1 is running (2 nodes); this node waits for the next"
+    assert text(build.state("ab"), key="x", max_nodes=2) == "round 1 is full (2 nodes, --nnodes); this node is a spare"
 
 
 def test_progress_names_members_that_still_work(text, build):

@@ -350,7 +350,7 @@ def test_invalid_error_file_timestamp_is_ignored(timestamp):
 
 def test_error_before_stop_is_reported_as_failure(plan):
     (found,) = explain([evidence(0, -15, stopped=True, **error_written(10))], plan()).values()
-    assert found.reason == "failed, and was still exiting when the agent stopped it"
+    assert found.reason == "had already failed when the agent stopped it"
     assert found.message == "ValueError: no samples"
 
 

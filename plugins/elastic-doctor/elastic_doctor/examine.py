@@ -28,6 +28,7 @@ from elastic_core.operate.observation import GRACE
 from elastic_core.operate.target import opened
 from elastic_core.rendezvous.codec import decoded_state
 from elastic_core.support.bounded import BackgroundCall, CallTimeout, within
+from elastic_core.text import counted
 from elastic_doctor import machine
 from elastic_doctor.finding import Check, Finding, Level, fault, note, ok, warning
 from elastic_doctor.network import judged_store_absence, listening, meets_itself, surroundings_of
@@ -222,7 +223,7 @@ def judged_check(check: HealthCheck, result: CheckResult) -> Finding:
 def judged_secret(seal: HmacSeal) -> Iterator[Finding]:
     """Judge whether all doctors have the same secret."""
     if seal.refused:
-        text = f"{seal.refused} announcements are not signed with this machine's secret"
+        text = f"{counted(seal.refused, 'announcement')} not signed with this machine's secret"
         yield fault(Check.SECRET, text, "use the same --rdzv-secret-file on every node")
     elif seal.signs:
         yield ok(Check.SECRET, "all doctors have the same secret")

@@ -82,9 +82,9 @@ FAULTS = [
     ("UNAVAILABLE", CONNECT + "Connection refused", "nothing listens there"),
     ("UNAVAILABLE", "errors resolving no.such:2379: [x]", "the name cannot be resolved"),
     ("UNAVAILABLE", CONNECT + "ipv4:127.0.0.1:1: Socket closed", "it may expect TLS"),
-    ("UNAVAILABLE", CONNECT + "Handshake read failed (Socket closed)", "it may expect plain text"),
-    ("UNAVAILABLE", CONNECT + "SSL_ERROR_SSL: x:WRONG_VERSION_NUMBER", "it may expect plain text"),
-    ("UNAVAILABLE", CONNECT + "Handshake read failed (Endpoint closing)", "or hang"),
+    ("UNAVAILABLE", CONNECT + "Handshake read failed (Socket closed)", "perhaps it does not use TLS"),
+    ("UNAVAILABLE", CONNECT + "SSL_ERROR_SSL: x:WRONG_VERSION_NUMBER", "perhaps it does not use TLS"),
+    ("UNAVAILABLE", CONNECT + "Handshake read failed (Endpoint closing)", "or it hangs"),
     ("UNAVAILABLE", CONNECT + "connection attempt timed out before receiving SETTINGS frame", "does not answer"),
     ("UNAVAILABLE", CONNECT + "x:CERTIFICATE_VERIFY_FAILED: y", "set ca_cert"),
     ("UNAVAILABLE", CONNECT + "ipv4:127.0.0.1:1: Unwrap failed (TSI_DATA_CORRUPTED)", "(ssl_cert, ssl_cert_key)"),
@@ -112,7 +112,7 @@ def test_fault_names_the_probable_cause(code, details, words):
 def test_closed_connection_suggests_the_other_protocol():
     hung_up = Failure("UNAVAILABLE", CONNECT + "ipv4:127.0.0.1:1: Socket closed")
     assert "protocol https" in fault(hung_up, over_tls=False)
-    assert "protocol http)" in fault(hung_up, over_tls=True)
+    assert "protocol=http)" in fault(hung_up, over_tls=True)
 
 
 def test_vague_fault_does_not_replace_a_specific_one():

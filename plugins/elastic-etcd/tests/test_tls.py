@@ -67,7 +67,7 @@ def test_plain_text_to_tls_server_suggests_https(secure):
 
 def test_tls_to_plain_text_server_suggests_http(etcd, certificates):
     error = failure(
-        etcd, Security(certificates.ca), EtcdUnreachable, "it may expect plain text (use protocol http), or hang"
+        etcd, Security(certificates.ca), EtcdUnreachable, "perhaps it does not use TLS (protocol=http), or it hangs"
     )
     assert not error.landed
 
@@ -79,7 +79,7 @@ def test_server_of_unknown_authority_is_refused(secure, untrusted_certificates):
 def test_without_ca_cert_system_authorities_apply(secure, etcd, certificates):
     ours = Security(cert=certificates.client_cert, key=certificates.client_key)
     failure(secure, ours, EtcdRefused, "not from an authority that this client trusts")
-    failure(etcd, ours, EtcdUnreachable, "may expect plain text")
+    failure(etcd, ours, EtcdUnreachable, "perhaps it does not use TLS")
 
 
 def test_system_trust_store_is_used(secure, certificates, tmp_path):

@@ -109,7 +109,7 @@ def judge(failure: Failure) -> ErrorMeaning:
 _OTHER_NAMES = "its certificate is for other names; use one of these as the endpoint"
 _NOT_OURS = "it rejects our certificate, or requires one; set a certificate that it trusts (ssl_cert, ssl_cert_key)"
 _NO_NAME = "the name cannot be resolved; correct the endpoint"
-_NO_TLS = "it does not answer the TLS handshake; it may expect plain text (use protocol http), or hang"
+_NO_TLS = "it does not answer the TLS handshake; perhaps it does not use TLS (protocol=http), or it hangs"
 _TLS = "it closed a plain-text connection; it may expect TLS (use protocol https)"
 _FOREIGN = "the server there is not etcd; correct the endpoint, or use protocol https if it requires TLS"
 
