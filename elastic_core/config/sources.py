@@ -139,7 +139,9 @@ def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> F
     valid = {PREFIX + name.upper() for name in specs}
     for name in sorted({name for name in environ if name.startswith(PREFIX)} - valid - NOT_SETTINGS):
         near = nearest(name.removeprefix(PREFIX), (variable.removeprefix(PREFIX) for variable in valid), _TYPING_ERROR)
-        if near is not None:
+        if home := FLAG_HOMES.get(name.removeprefix(PREFIX).lower()):
+            findings.left_out.append(Problem(name, f"a plugin that is not loaded reads it; pip install {home}"))
+        elif near is not None:
             findings.left_out.append(Problem(name, f"unknown variable; did you mean {PREFIX}{near}?"))
     return findings
 

@@ -80,7 +80,7 @@ def stop(
     with observed(settings, manager, ANSWER, clock, pause) as (watcher, job):
         nodes = alive(job.roster, job.state or State())
         if not nodes:
-            raise NotFoundError("the job has no nodes")
+            raise NotFoundError(_over(job.state.closed) if job.state and job.state.closed else "the job has no nodes")
         with _lifelines(nodes) as ended:
             state = within(ANSWER, lambda: ask(watcher.backend, nodes, deadline), settings.rdzv_endpoint)
             if state.closed:

@@ -126,6 +126,9 @@ def test_missing_plugins_flag_names_the_distribution(monkeypatch, capsys):
     monkeypatch.setenv("ELASTIC_DISABLE_PLUGINS", "elastic-notices")
     assert cli.main(["run", "--notices=aws", "train.py"]) == 2
     assert "--notices: unknown flag; pip install elastic-notices" in capsys.readouterr().err
+    monkeypatch.setenv("ELASTIC_NOTICES", "aws")
+    assert cli.main(["explain", "train.py"]) == 0
+    assert "ELASTIC_NOTICES: a plugin that is not loaded reads it" in capsys.readouterr().out
 
 
 def test_unknown_flag_of_a_plugin_that_failed_to_load_shows_the_failure(installed, capsys):

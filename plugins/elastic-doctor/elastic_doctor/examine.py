@@ -275,7 +275,8 @@ def judged_store(answered: Answered, run_id: str) -> Iterator[Finding]:
         yield warning(Check.STORE, text, advice)
     another, state = "choose another --rdzv-id", answered.state
     if answered.unreadable:
-        yield fault(Check.RUN_ID, f"the state of the job {run_id!r} cannot be read: {answered.unreadable}", another)
+        why, _, advice = answered.unreadable.rpartition("; ")
+        yield fault(Check.RUN_ID, f"the state of the job {run_id!r} cannot be read: {why or advice}", advice or another)
     elif state is None:
         yield ok(Check.RUN_ID, f"the id {run_id!r} is unused")
     elif state.closed:
