@@ -425,6 +425,10 @@ class Node:
         self._roster_stale = True
         if before is not None and before.round != state.round:
             self.seen = replace(self.seen, ended=frozenset(), heard=frozenset())
+        own, jobs = ((it.min_nodes, it.max_nodes) for it in (self.settings, state))
+        if own != jobs and state.round and (before is None or before.round != state.round):
+            here, leads = (f"{least}:{most}" for least, most in (own, jobs))
+            self._note("warning", "settings differ", setting="--nnodes", here=here, leader=leads)
         nobody_leads = bool(state.round) and not state.open and not state.closed and not state.busy
         self.election = replace(self.election, recount=nobody_leads)
         self._follow()

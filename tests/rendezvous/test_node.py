@@ -887,6 +887,19 @@ def test_store_host_lingers_only_if_no_other_node_stays(alone):
     assert not alone.node.lingers
 
 
+@pytest.mark.parametrize("most", [2, 3])
+def test_node_with_other_bounds_than_the_leaders_says_so(most):
+    leader = OneNode(min_nodes=2, max_nodes=2)
+    other = OneNode(leader.memory, leader.clock, "b", min_nodes=2, max_nodes=most)
+    for one in (leader, other):
+        one.join()
+    leader.hear()
+    other.hear()
+    assert other.members == ["a/1", "b/1"]
+    assert ("settings differ" in other.notes) == (most != 2)
+    assert "settings differ" not in leader.notes
+
+
 # -- a foreign state, signed with another secret, before the first round
 
 
