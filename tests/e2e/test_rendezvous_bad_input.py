@@ -49,7 +49,7 @@ def test_unreachable_endpoint_error_has_each_answer(job, silent, web):
     addresses = [str(ip_address(str(sockaddr[0]))) for *_, sockaddr in found]
     answers = {
         f"localhost:{port}": [f"127.0.0.1:{port}: connection refused", *addresses],
-        f"127.0.0.1:{silent}": [f"127.0.0.1:{silent}: something listens", "does not answer as a TCPStore"],
+        f"127.0.0.1:{silent}": [f"127.0.0.1:{silent}: a program listens at", "does not answer as a TCPStore"],
         f"127.0.0.1:{web}": [f"127.0.0.1:{web}: "],
         "no-such-host.invalid:29400": ["unknown name 'no-such-host.invalid'"],
     }

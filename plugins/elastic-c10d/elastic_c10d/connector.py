@@ -150,8 +150,8 @@ class StoreDialer:
         if self.stop.is_set():
             return f"connecting to {where} was aborted, because this side was closed"
         return (
-            f"something listens at {where} but does not answer as a TCPStore (waited {timeout:g} s): "
-            "the port may be wrong, or the store suspended"
+            f"a program listens at {where}, but does not answer as a TCPStore (waited {timeout:g} s); the port may be "
+            "wrong, the program another kind of store (--rdzv-backend), or the store suspended"
         )
 
 

@@ -149,7 +149,7 @@ def test_unknown_name_is_reported(free_port):
 
 def test_server_that_is_not_a_tcpstore_is_reported(listener):
     connector = connecting("127.0.0.1", listener)
-    with pytest.raises(RendezvousConnectionError, match=r"does not answer as a TCPStore .* port may be wrong"):
+    with pytest.raises(RendezvousConnectionError, match=r"does not answer as a TCPStore .*port may be wrong"):
         connector.connect()
     connector.close()
 
