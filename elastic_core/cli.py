@@ -232,7 +232,7 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
     if name not in names:
         from elastic_core.text import did_you_mean
 
-        known = [*(known for known in _COMMANDS if not known.startswith("-")), *names]
+        known = [*(known for known in _COMMANDS if not known.startswith("-") and known != "help"), *names]
         home = kind_of(CommandRecord).homes.get(name)
         if by := next((by for source, by in manager.blocked.items() if source.distribution == home), ""):
             advice = f"; {home} is blocked by {by}"
@@ -269,8 +269,10 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "stop": stop,
     "serve": serve,
     "--version": version,
+    "-V": version,
     "--help": usage,
     "-h": usage,
+    "help": usage,
 }
 
 

@@ -33,7 +33,12 @@ def settings_of_job(values: Mapping[str, Any], manager: PluginManager) -> Settin
     settings, _ = resolve(given, origins, lambda: "", {}, manager.backend_named)
     problems = []
     if not settings.rdzv_endpoint:
-        problems.append(Problem("--rdzv-endpoint", "this command requires --rdzv-endpoint=HOST:PORT"))
+        problems.append(
+            Problem(
+                "--rdzv-endpoint",
+                "this command requires --rdzv-endpoint=HOST:PORT; a job that runs without an endpoint cannot be asked",
+            )
+        )
     if not settings.rdzv_id:
         problems.append(Problem("--rdzv-id", "this command requires --rdzv-id=ID"))
     if problems:

@@ -13,7 +13,9 @@ from elastic_core import cli
 from elastic_core.errors import ExitCode
 
 
-@pytest.mark.parametrize("argv", [["--version"], ["--help"], ["-h"], [], ["run", "--help"], ["run", "-h"]])
+@pytest.mark.parametrize(
+    "argv", [["--version"], ["--help"], ["-h"], ["help"], ["-V"], [], ["run", "--help"], ["run", "-h"]]
+)
 def test_help_and_version_exit_0(argv, capsys):
     assert cli.main(argv) == 0
     output = capsys.readouterr()
