@@ -176,7 +176,10 @@ class Started:
     def says(self, words):
         """Wait until the program prints this."""
         deadline = time.monotonic() + LIMIT_S
-        while words not in self.said:
-            assert self.process.poll() is None, self.said
+        while True:
+            has_ended = self.process.poll() is not None  # read first: the words may be the last ones
+            if words in self.said:
+                return
+            assert not has_ended, self.said
             assert time.monotonic() < deadline, f"{words!r} in\n{self.said}"
             time.sleep(0.02)
