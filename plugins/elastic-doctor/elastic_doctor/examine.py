@@ -171,7 +171,11 @@ class _Examination:
             if self.options.peers:
                 meeting = replace(self.settings, rdzv_id=f"{run_id}.doctor")
                 with opened(meeting, self.manager, patience) as (backend, seal, _):
-                    yield from self._peers(backend, around, versions)
+                    try:
+                        yield from self._peers(backend, around, versions)
+                    except RendezvousConnectionError:
+                        if not seal.refused:  # otherwise, a doctor with another secret hosted the store and has left
+                            raise
                     yield from judged_secret(seal)
 
     def _broken(self) -> Finding | None:
