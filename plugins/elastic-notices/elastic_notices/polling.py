@@ -32,7 +32,7 @@ def poll(source: str, ask: Callable[[], Notice | None], context: Context, pause:
         except (OSError, ValueError) as error:
             if not failing:
                 reason = f"{str(error)[:_LONGEST_REASON]}; polling continues"
-                context.log.warning("plugin failed", part=f"notice source {source}", reason=reason)
+                context.log.warning("notice source unavailable", source=source, reason=reason)
             failing = True
         else:
             failing = False

@@ -27,9 +27,9 @@ class Log:
     def __init__(self):
         self.reasons = []
 
-    def warning(self, event, part, reason):
-        assert event == "plugin failed"
-        assert part.startswith("notice source ")
+    def warning(self, event, source, reason):
+        assert event == "notice source unavailable"
+        assert source
         self.reasons.append(reason)
 
 
