@@ -343,6 +343,7 @@ class Node:
             self._log_fault(error)
         else:
             self._unregister()  # by the time that the store answers again, it may have lost its data
+            self.repair = replace(self.repair, reason="")  # it no longer explains why this node cannot join
             self._extend_join(now)
         self.connection = self.connection.failed(outage, now)
         if self._asked_for == "request":
@@ -426,7 +427,7 @@ class Node:
         if before is not None and before.round != state.round:
             self.seen = replace(self.seen, ended=frozenset(), heard=frozenset())
         own, jobs = ((it.min_nodes, it.max_nodes) for it in (self.settings, state))
-        if own != jobs and state.round and (before is None or before.round != state.round):
+        if own != jobs and state.open and (before is None or before.round != state.round):
             here, leads = (f"{least}:{most}" for least, most in (own, jobs))
             self._note("warning", "settings differ", setting="--nnodes", here=here, leader=leads)
         nobody_leads = bool(state.round) and not state.open and not state.closed and not state.busy

@@ -900,6 +900,20 @@ def test_node_with_other_bounds_than_the_leaders_says_so(most):
     assert "settings differ" not in leader.notes
 
 
+def test_bounds_of_a_round_that_is_over_do_not_count():
+    """Such as those of a job that was stopped, and starts again with other bounds."""
+    before = OneNode(min_nodes=1, max_nodes=1)
+    before.join()
+    before.run(6.0)
+    before.node.leave("stopped")
+    before.run(1.0)
+    after = OneNode(before.memory, before.clock, "b", min_nodes=1, max_nodes=2)
+    after.join()
+    after.run(20.0)
+    assert (after.members, after.state.max_nodes) == (["b/1"], 2)
+    assert "settings differ" not in after.notes
+
+
 # -- a foreign state, signed with another secret, before the first round
 
 
@@ -929,6 +943,16 @@ def test_short_join_timeout_names_the_foreign_secret(guarded):
     error = guarded.node.obstacle(guarded.node.join_deadline)
     assert isinstance(error, RendezvousStateError)
     assert "--rdzv-secret-file" in str(error)
+
+
+def test_outage_after_a_foreign_state_is_named_as_the_obstacle(guarded):
+    guarded.join()
+    guarded.run(0.5)
+    guarded.operations = Operations(guarded.backend)
+    guarded.backend.reachable = False
+    guarded.run(5.0)
+    error = guarded.node.obstacle(guarded.node.join_deadline)
+    assert isinstance(error, RendezvousConnectionError)
 
 
 def test_state_restored_by_foreign_nodes_ends_the_join(guarded):
