@@ -25,7 +25,10 @@ _BY_MODULE: dict[str, dict[str, str]] = {
     "elastic": {},
     "elastic.agent": {},
     "elastic.agent.server": {"elastic_core.agent": f"{_AGENT} LocalElasticAgent"},
-    "elastic.agent.server.api": {"elastic_core.agent": f"{_AGENT} DEFAULT_ROLE"},
+    "elastic.agent.server.api": {
+        "elastic_core.agent": f"{_AGENT} DEFAULT_ROLE",
+        "elastic_core.compat.torch": "_get_fq_hostname",
+    },
     "elastic.agent.server.local_elastic_agent": {"elastic_core.agent": "LocalElasticAgent"},
     "elastic.agent.server.health_check_server": {"elastic_core.health": _HEALTH},
     "elastic.rendezvous": {"elastic_core.rendezvous": _RENDEZVOUS},

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import runpy
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ class _Ours(importlib.machinery.SourceFileLoader):
                 )
             return getattr(importlib.import_module(names[name]), name)
 
-        module.__dict__.update(__all__=sorted(names), __getattr__=found)
+        module.__dict__.update(__all__=sorted(name for name in names if name[0] != "_"), __getattr__=found)
 
 
 class _Finder:
@@ -56,6 +57,11 @@ class _Finder:
         if spec is not None:
             spec.loader = _Ours(fullname, spec.origin or "")
         return spec
+
+
+def _get_fq_hostname() -> str:
+    """Return this machine's full name. torch.distributed.checkpoint imports this function."""
+    return socket.getfqdn(socket.gethostname())
 
 
 def install() -> None:

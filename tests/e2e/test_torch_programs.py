@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from elastic_core.compat.names import MODULES
 from elastic_core.support.sockets import PortReservation
 
 PROGRAMS = sorted(Path(__file__).parent.glob("programs/*.py"))
@@ -51,6 +54,26 @@ def test_importing_the_shim_replaces_torchs_classes(tmp_path):
         "print(LaunchConfig.__module__, WorkerSpec.__module__, get_free_port() > 0)\n",
     )
     assert done.stdout.split() == ["elastic_core.launch", "elastic_core.agent.interface", "True"], done.stderr
+
+
+def _imported_by_torch():
+    """The names that torch itself imports from modules that we replace, outside those modules' packages."""
+    [root] = find_spec("torch").submodule_search_locations
+    ours = tuple(Path(root, "distributed", name) for name in ("elastic", "launcher", "run.py"))
+    for path in Path(root).rglob("*.py"):
+        if any(path.is_relative_to(own) for own in ours) or "torch.distributed." not in (text := path.read_text()):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module in MODULES:
+                yield from ((node.module, alias.name) for alias in node.names)
+
+
+def test_shim_has_every_name_that_torch_itself_imports(tmp_path):
+    names = sorted(set(_imported_by_torch()))
+    assert ("torch.distributed.elastic.agent.server.api", "_get_fq_hostname") in names
+    lines = [f"from {module} import {name}\nprint({name})" for module, name in names]
+    done = run(tmp_path / "program.py", "\n".join([*lines, "import torch.distributed.checkpoint"]), *OURS)
+    assert done.returncode == 0, done.stderr
 
 
 def test_importing_the_shim_after_torch_is_an_error(tmp_path):
