@@ -24,6 +24,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 VARIABLE = "TORCHELASTIC_ERROR_FILE"
+_HALF = 16 * 1024  # characters, each of which takes up to 12 bytes in JSON
 
 
 class ErrorHandler:
@@ -96,8 +97,17 @@ def record(fn: Callable[P, T], error_handler: ErrorHandler | None = None) -> Cal
 def content_of(error: BaseException) -> dict[str, Any]:
     """Return the content of an error file that describes the exception."""
     callstack = "".join(traceback.format_exception(error))
-    extra = {"py_callstack": callstack, "timestamp": str(int(SystemClock().timestamp()))}
-    return {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - raised by the exception's own code
+        text = "<str() of this exception failed>"
+    extra = {"py_callstack": _bounded(callstack), "timestamp": str(int(SystemClock().timestamp()))}
+    return {"message": {"message": _bounded(f"{type(error).__name__}: {text}"), "extraInfo": extra}}
+
+
+def _bounded(text: str) -> str:
+    """Return the text without its middle if it is long, because agents do not read error files beyond 1 MiB."""
+    return text if len(text) <= 2 * _HALF else f"{text[:_HALF]}\n[...]\n{text[-_HALF:]}"
 
 
 def write(path: str, content: Mapping[str, Any]) -> None:

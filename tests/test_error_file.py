@@ -44,6 +44,26 @@ def test_exception_is_written_and_raised(path):
     assert said.startswith("Traceback") and said.endswith("ValueError: no samples")
 
 
+def test_huge_message_is_written_without_its_middle(path):
+    with pytest.raises(ValueError, match="x"):
+        main(ValueError("\U0001f600x" * 1_000_000))
+    assert path.stat().st_size < 1 << 20
+    message = json.loads(path.read_text())["message"]
+    assert message["message"].startswith("ValueError: \U0001f600x")
+    assert message["extraInfo"]["py_callstack"].startswith("Traceback")
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def test_exception_without_text_is_recorded_and_raised(path):
+    with pytest.raises(Unprintable):
+        main(Unprintable())
+    assert "Unprintable" in json.loads(path.read_text())["message"]["message"]
+
+
 @pytest.mark.parametrize("left", [SystemExit(4), SystemExit(None), KeyboardInterrupt()])
 def test_exits_and_interrupts_are_passed_on(left, path):
     with pytest.raises(type(left)) as caught:

@@ -31,6 +31,7 @@ _WHOLE: Duration = 1.0  # error files record times in whole seconds
 _DEEPEST = 50  # nesting levels in an error file; it is bounded, because later code processes the content recursively
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError): ")
+_REJECTED = re.compile(r'\s*File ".*", line \d+$|SyntaxError: .* in file .* on line \d+, ')
 _FRAME = re.compile(r'\s*File "(.*)", line \d+, in ')
 _OF_PYTHON = re.compile(r"<frozen .*>|.*[/\\]runpy\.py")  # runs modules by name; frozen since Python 3.11
 _TRACEBACK = "Traceback (most recent call last):"
@@ -123,7 +124,8 @@ def _refused(tail: Sequence[str]) -> bool:
     A syntax error that occurs while the user's code is running may be temporary. The traceback of such an error
     contains frames of the user's code."""
     frames = [found[1] for found in map(_FRAME.match, tail) if found]
-    return bool(tail and _SYNTAX.match(tail[-1])) and all(_OF_PYTHON.fullmatch(name) for name in frames)
+    is_python = any(map(_REJECTED.match, tail))  # other programs print SyntaxError, too
+    return is_python and bool(_SYNTAX.match(tail[-1])) and all(_OF_PYTHON.fullmatch(name) for name in frames)
 
 
 def _bad_arguments(tail: Sequence[str]) -> bool:
@@ -168,6 +170,8 @@ def _read(fd: int) -> dict[str, Any]:
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:
+    if not raw.strip():
+        return {}  # the worker's disk is full, or the worker was killed before it wrote the content
     try:
         data = json.loads(raw, parse_constant=str, parse_float=_number)
     except (ValueError, RecursionError):

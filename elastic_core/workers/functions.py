@@ -283,6 +283,11 @@ def _finish(call: _Parcel | _Received, result: str, own: Iterable[int] = ()) -> 
     try:
         function, *args = call.opened()
         _store(function(*args), result)
+    except SystemExit as left:
+        if isinstance(left.code, int) and not -(2**31) <= left.code < 2**31:
+            # os._exit would raise OverflowError, and a forked child would continue as a second agent.
+            raise SystemExit(255) from None
+        raise
     except Exception as error:
         path = os.environ.get(error_file.VARIABLE)
         if path and not os.path.exists(path):  # the function has not written one itself

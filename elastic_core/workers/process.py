@@ -30,6 +30,8 @@ NO_CPUS: Cpus = frozenset()  # no binding
 FileLimit = tuple[int, int]
 """The soft and hard limits on the number of files that a process may open."""
 
+_raising = threading.Lock()
+_before: list[FileLimit] = []  # the limit before the first job in this process raised it, once for each running job
 _MOST_FILES = 1 << 16  # more than any job needs; a higher limit slows programs that iterate over all descriptors
 
 REAPED_BY_OTHERS = 256
@@ -298,16 +300,20 @@ def wait_readable(fd: int, timeout: Duration) -> bool:
 def more_files() -> Iterator[FileLimit]:
     """Raise this process's limit on open files inside the context, as far as the hard limit allows, because each worker
     needs some files. Yields the previous limit, which workers get."""
-    before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-    if soft == resource.RLIM_INFINITY or soft >= enough:
-        yield before
-        return
-    resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
+    with _raising:
+        before = soft, hard = _before[0] if _before else resource.getrlimit(resource.RLIMIT_NOFILE)
+        _before.append(before)
+        enough = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+        raises = soft != resource.RLIM_INFINITY and soft < enough
+        if raises:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
     try:
         yield before
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        with _raising:
+            _before.pop()
+            if raises and not _before:  # no other job in this process needs the files
+                resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def limit_files(pid: int, limit: FileLimit) -> None:

@@ -120,6 +120,10 @@ def test_syntax_error_at_run_time_is_curable(folder, command):
     assert curable(exitcode, tail[-20:])
 
 
+def test_syntax_error_of_another_program_is_curable():
+    assert curable(1, ("node: starting", "SyntaxError: Unexpected token < in JSON at position 0"))
+
+
 @pytest.mark.integration
 def test_missing_script_is_incurable(tmp_path):
     (tmp_path / "empty").mkdir()

@@ -156,6 +156,13 @@ def test_function_exit_code_is_kept(functions, run, method):
     assert run(functions.leave, 3, method=method).failures()[0].exitcode == 3
 
 
+@pytest.mark.parametrize("code", [2**31, -(2**40)])
+def test_exit_code_out_of_range_fails_only_its_worker(functions, run, method, code):
+    """os._exit raises an error for it, in the child."""
+    workers = run(functions.leave, code, method=method, workers=2)
+    assert {rank: failure.exitcode for rank, failure in workers.failures().items()} == {0: 255, 1: 255}
+
+
 def test_function_calling_os_exit_returns_none(functions, run, method):
     workers = run(functions.vanish, method=method)
     assert (workers.return_values(), workers.failures()) == ({0: None}, {})

@@ -1,14 +1,16 @@
-"""Child exits are made visible again in a program that ignores SIGCHLD."""
+"""The process-wide settings that running workers need: visible child exits and enough open files."""
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import signal
 import threading
 
 import pytest
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.workers.process import make_exits_visible
+from elastic_core.workers.process import make_exits_visible, more_files
 
 
 @pytest.fixture
@@ -37,3 +39,20 @@ def test_make_exits_visible_fails_in_a_thread(ignored_ends):
     thread.start()
     thread.join()
     assert "SIGCHLD" in raised[0]
+
+
+def test_overlapping_jobs_share_the_raised_file_limit():
+    """As with two launches in threads: the first to end must not take away the other one's files."""
+    before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+        low = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+            assert first.enter_context(more_files()) == second.enter_context(more_files()) == low
+            high = resource.getrlimit(resource.RLIMIT_NOFILE)
+            first.close()
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == high > low
+            second.close()
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == low
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
