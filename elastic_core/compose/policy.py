@@ -127,7 +127,7 @@ def _log_dir(settings: Settings, stack: contextlib.ExitStack) -> Path | None:
     """Return the folder from `--log-dir`, or a new folder if files are to be written. An empty new folder is removed at
     the end."""
     if settings.log_dir is not None or not _writes_files(settings):
-        return settings.log_dir
+        return settings.log_dir and Path(os.path.abspath(settings.log_dir))  # noqa: PTH100 - without following links
     folder = Path(tempfile.mkdtemp(prefix="elastic-logs-"))
     stack.callback(_remove_if_empty, folder)
     get_logger().info("log directory created", path=str(folder), reason="log files were requested without --log-dir")

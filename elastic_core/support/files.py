@@ -165,7 +165,8 @@ def open_regular(path: str, flags: int) -> int:
 
 
 def replace(path: Path, text: str) -> None:
-    """Atomically replace the file at `path` with a file that contains `text`. Readers always find a complete file.
+    """Atomically replace the file at `path` with a file that contains `text`. Readers always find a complete file,
+    except if the path is a mount point, which cannot be replaced and is overwritten.
     Raises OSError on failure."""
     fresh = path.with_name(f".{path.name[:100]}.{os.urandom(8).hex()}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
@@ -173,9 +174,12 @@ def replace(path: Path, text: str) -> None:
         with open(fd, "w") as file:
             file.write(text)
         fresh.replace(path)
-    except BaseException:
+    except BaseException as error:
         fresh.unlink(missing_ok=True)
-        raise
+        if not isinstance(error, OSError) or error.errno != errno.EBUSY:
+            raise
+        with open(path, "w", opener=open_regular) as file:  # a mount point, such as a container's /dev/termination-log
+            file.write(text)
 
 
 def make_folders(base: Path, *names: str) -> Path:

@@ -214,9 +214,9 @@ class LocalTimerServer(TimerServer):
         for request in timer_requests:
             if request.expiration_time < 0:
                 self._timers.pop((request.worker_id, request.scope_id), None)
-            else:
+            elif (started := process_start_time(request.worker_id)) is not None:  # otherwise, it has already ended
                 self._timers[request.worker_id, request.scope_id] = request
-                self._started[request.worker_id] = process_start_time(request.worker_id)
+                self._started[request.worker_id] = started
 
     def clear_timers(self, worker_ids: set[Any]) -> None:
         self._timers = {key: request for key, request in self._timers.items() if key[0] not in worker_ids}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import os
 import re
 import select
@@ -162,6 +163,7 @@ class ConsoleSink:
     def __init__(self, fd: int) -> None:
         self.descriptor: int | None = fd  # None once the reader has closed it
         self.written = 0  # bytes; distinguishes a slow reader from one that has stopped
+        self._has_failed = False
 
     def write(self, data: bytes) -> None:
         """Write all of `data`, waiting for a slow reader."""
@@ -175,8 +177,13 @@ class ConsoleSink:
                 waiter = select.poll()  # not select, which cannot wait for descriptors above 1023
                 waiter.register(self.descriptor, select.POLLOUT)
                 waiter.poll()
-            except OSError:
-                self.descriptor = None
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    self.descriptor = None
+                elif not self._has_failed:
+                    get_logger().warning("output lost", reason=f"the console cannot be written to: {error.strerror}")
+                self._has_failed = True
+                return  # there may be space again for the next output
 
 
 def _piece(data: memoryview) -> int:

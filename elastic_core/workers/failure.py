@@ -30,6 +30,7 @@ _LONGEST_TIME = 12  # digits
 _WHOLE: Duration = 1.0  # error files record times in whole seconds
 _DEEPEST = 50  # nesting levels in an error file; it is bounded, because later code processes the content recursively
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+_UNREAD = "the error file "  # begins the message in place of the content of an error file
 _SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError): ")
 _REJECTED = re.compile(r'\s*File ".*", line \d+$|SyntaxError: .* in file .* on line \d+, ')
 _FRAME = re.compile(r'\s*File "(.*)", line \d+, in ')
@@ -171,7 +172,7 @@ def _read(fd: int) -> dict[str, Any]:
 
 def _parsed(raw: bytes) -> dict[str, Any]:
     if not raw.strip():
-        return {}  # the worker's disk is full, or the worker was killed before it wrote the content
+        return {"message": f"{_UNREAD}is empty; perhaps the disk is full"}
     try:
         data = json.loads(raw, parse_constant=str, parse_float=_number)
     except (ValueError, RecursionError):
@@ -209,6 +210,11 @@ def error_message(data: dict[str, Any]) -> str:
     return str(stack or message.get("message") or "").strip()
 
 
+def _message(evidence: Evidence) -> str:
+    found = error_message(evidence.error_data)
+    return "\n".join(filter(None, (found, *evidence.tail))) if not found or found.startswith(_UNREAD) else found
+
+
 def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
     """Return one worker's failure record."""
     ended = evidence.exit
@@ -222,7 +228,7 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
         pid=ended.pid,
         exitcode=ended.exitcode,
         error_file=evidence.error_file if evidence.error_data else "<N/A>",
-        message=error_message(evidence.error_data) or "\n".join(evidence.tail),
+        message=_message(evidence),
         timestamp=evidence.timestamp,
         global_rank=evidence.ranks.world,
         role=plan.role,

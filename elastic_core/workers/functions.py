@@ -309,10 +309,11 @@ def _attach(name: str, fd: int) -> None:
     agent's, such as a notebook's stream. Each line is flushed, so that complete lines are not lost when a worker is
     killed."""
     stream = getattr(sys, name)
-    if isinstance(stream, io.TextIOWrapper) and stream.fileno() == fd:
-        stream.reconfigure(line_buffering=True)
-    else:
-        setattr(sys, name, io.TextIOWrapper(io.FileIO(fd, "w", closefd=False), errors=_ERRORS, line_buffering=True))
+    with contextlib.suppress(ValueError):  # the agent's stream was closed or detached
+        if isinstance(stream, io.TextIOWrapper) and stream.fileno() == fd:
+            stream.reconfigure(line_buffering=True)
+            return
+    setattr(sys, name, io.TextIOWrapper(io.FileIO(fd, "w", closefd=False), errors=_ERRORS, line_buffering=True))
 
 
 def _store(value: Any, result: str) -> None:

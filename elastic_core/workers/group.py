@@ -463,9 +463,9 @@ class LocalWorkers:
     def _value(self, launch: Launch) -> Any:
         try:
             return self._starter.result(launch)
-        except FileNotFoundError:
-            return None  # the function called os._exit or exec
-        except Exception as error:  # noqa: BLE001 - unpickling runs the user's code
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - unpickling runs the user's code
+            if not launch.result.exists():
+                return None  # the function called os._exit or exec
             reason = f"the return value of local rank {launch.local_rank} cannot be read: {error}"
             get_logger().warning("output lost", reason=reason)
             return None

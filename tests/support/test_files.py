@@ -269,3 +269,17 @@ def test_make_folders_rejects_folders_of_other_users(folder):
     give(folder / "linked", THIRD_USER)
     with pytest.raises(PermissionError, match=f"a link that belongs to user {THIRD_USER}"):
         files.make_folders(folder, "linked")
+
+
+@pytest.mark.integration
+def test_mount_point_is_overwritten(tmp_path):
+    """Such as a container's /dev/termination-log."""
+    for name in ("outside", "inside"):
+        (tmp_path / name).write_text("before")
+    mount = 'mount --bind outside inside && exec "$0" -c "$1"'
+    code = "from pathlib import Path; from elastic_core.support.files import replace; replace(Path('inside'), 'after')"
+    done = subprocess.run(["unshare", "-m", "sh", "-c", mount, sys.executable, code], cwd=tmp_path, capture_output=True)
+    if b"mount:" in done.stderr or b"unshare:" in done.stderr:
+        pytest.skip(done.stderr.decode())
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / name).read_text() for name in ("outside", "inside")] == ["after", "before"]

@@ -227,7 +227,7 @@ def test_error_file_in_torch_format_is_read(error_file):
         (b"[" * 100_000, "[" * 100_000),
         (b"[" * 600 + b"]" * 600, "the error file is nested deeper than 50 levels and was not read"),
         (b'{"message": ' + b"[" * 48 + b"]" * 48 + b"}", "[" * 48 + "]" * 48),
-        (b"", ""),
+        (b"", "the error file is empty; perhaps the disk is full"),
         (["a", 1], "['a', 1]"),
         ("just text", "just text"),
         (None, "None"),

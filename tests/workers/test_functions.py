@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
+import sys
 
 import pytest
 
@@ -56,6 +58,18 @@ def give_lambda():
 class Awkward:
     def __setstate__(self, state):
         raise RuntimeError("will not be unpickled")
+
+def refuse(name):
+    raise {"SystemExit": SystemExit, "FileNotFoundError": FileNotFoundError}[name]("refused")
+
+class Refusing:
+    def __init__(self, name):
+        self.name = name
+    def __reduce__(self):
+        return refuse, (self.name,)
+
+def give_refusing(name):
+    return Refusing(name)
 
 def give_awkward():
     value = Awkward()
@@ -180,6 +194,20 @@ def test_unreadable_return_value_is_none_with_a_warning(functions, run, capfd):
     workers = run(functions.give_awkward)
     assert workers.return_values() == {0: None}
     assert "will not be unpickled" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("error", ["FileNotFoundError", "SystemExit"])
+def test_return_value_that_cannot_be_read_is_reported(functions, run, error, capfd):
+    workers = run(functions.give_refusing, error)
+    assert workers.return_values() == {0: None}
+    assert "the return value of local rank 0 cannot be read" in capfd.readouterr().err
+
+
+def test_forked_worker_of_a_program_without_stdout_has_its_own(functions, run, monkeypatch):
+    closed = io.TextIOWrapper(io.BytesIO())
+    closed.close()
+    monkeypatch.setattr(sys, "stdout", closed)
+    assert run(functions.give, 3).return_values() == {0: 3}
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])

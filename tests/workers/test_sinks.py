@@ -35,6 +35,19 @@ def test_unopenable_file_raises_os_error(tmp_path):
         FileSink(tmp_path / "no" / "folder")
 
 
+def test_console_on_a_full_disk_keeps_later_output(tmp_path, capfd):
+    console = os.open("/dev/full", os.O_WRONLY)
+    sink = ConsoleSink(console)
+    for _ in range(2):
+        sink.write(b"lost\n")
+    assert capfd.readouterr().err.count("output lost") == 1
+    with open(tmp_path / "log", "wb") as file:  # there is space again
+        os.dup2(file.fileno(), console)
+    sink.write(b"kept\n")
+    os.close(console)
+    assert (tmp_path / "log").read_bytes() == b"kept\n"
+
+
 def test_full_device_is_logged_once_and_returns_all_data(tmp_path, capfd):
     (tmp_path / "log").symlink_to("/dev/full")
     sink = FileSink(tmp_path / "log")
