@@ -220,6 +220,7 @@ def usage(argv: Sequence[str]) -> None:
 
 def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
     from elastic_core import config
+    from elastic_core.config.sources import to_load
     from elastic_core.hooks.calls import Contexts
     from elastic_core.hooks.records import CommandRecord, kind_of
     from elastic_core.hooks.selection import attributed, names_of
@@ -237,7 +238,7 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
         if by := next((by for source, by in manager.blocked.items() if source.distribution == home), ""):
             advice = f"; {home} is blocked by {by}"
         elif home:
-            advice = f"; pip install {home}; if it is installed, elastic plugins shows why it was not loaded"
+            advice = f"; {to_load(home)}"
         else:
             advice = did_you_mean(name, known) or "; see elastic --help"
         failed = "".join(f"\n  failed to load: {failure}" for failure in manager.failures)

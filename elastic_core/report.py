@@ -132,7 +132,7 @@ def _tail(failure: ProcessFailure) -> Iterable[str]:
     yield from _stack(failure)
     lines = failure.message.splitlines()
     if not lines:
-        if not failure.stack:  # Python writes the stacks to stderr
+        if "\n" not in failure.stack:  # otherwise, Python has written the stacks to stderr
             yield "  The worker wrote no error file and nothing to stderr."
         return
     source = f"error file {failure.error_file}" if failure.error_file != "<N/A>" else "last lines of its stderr"

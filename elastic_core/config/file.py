@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from elastic_core.compat import FLAG_HOMES
+from elastic_core.config.sources import to_load
 from elastic_core.config.spec import Findings, RawValue
 from elastic_core.errors import Problem
 from elastic_core.parsing import parse_path
@@ -177,9 +179,9 @@ def _read(findings: Findings, path: Path, table: Mapping[str, object], specs: Ma
         if key == RENDEZVOUS:
             _read_rendezvous(findings, origin, raw)
         elif key not in keys:
-            near = nearest(key, (*keys, RENDEZVOUS))
+            near, home = nearest(key, (*keys, RENDEZVOUS)), FLAG_HOMES.get(key)
             advice = f"did you mean {near}?" if near else "elastic explain lists the settings"
-            message = f"unknown setting; {advice}"
+            message = f"unknown setting; {to_load(home) if home else advice}"
             findings.problems.append(Problem(origin, message))
         else:
             _add(findings, keys[key], RawValue(raw, origin))

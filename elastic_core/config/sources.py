@@ -76,10 +76,10 @@ def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str,
         line.certain = False
         name = word.partition("=")[0]
         asked = name.lstrip("-").replace("-", "_")
-        home = FLAG_HOMES.get(asked)
+        home = FLAG_HOMES.get(asked) if command == "elastic run" else None
         meant = specs.get(nearest(asked, specs) or "") if home is None else None
         if home is not None:
-            advice = f"pip install {home}; if it is installed, elastic plugins shows why it was not loaded"
+            advice = to_load(home)
         else:
             advice = f"did you mean {meant.flag}?" if meant else f"see {command} --help"
             if not meant and command == "elastic run":
@@ -97,6 +97,11 @@ def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str,
     earlier = line.found.get(spec.name)
     before = earlier.raw if earlier and isinstance(earlier.raw, list) else []
     line.found[spec.name] = RawValue([*before, value] if spec.adds_up else value, spec.flag)
+
+
+def to_load(home: str) -> str:
+    """Return the advice for a missing plugin of the distribution `home`."""
+    return f"pip install {home}; if it is installed, elastic plugins shows why it was not loaded"
 
 
 def _match(word: str, specs: Mapping[str, Spec]) -> tuple[Spec | None, str | None]:
@@ -140,7 +145,7 @@ def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> F
     for name in sorted({name for name in environ if name.startswith(PREFIX)} - valid - NOT_SETTINGS):
         near = nearest(name.removeprefix(PREFIX), (variable.removeprefix(PREFIX) for variable in valid), _TYPING_ERROR)
         if home := FLAG_HOMES.get(name.removeprefix(PREFIX).lower()):
-            findings.left_out.append(Problem(name, f"a plugin that is not loaded reads it; pip install {home}"))
+            findings.left_out.append(Problem(name, f"a plugin that is not loaded reads it; {to_load(home)}"))
         elif near is not None:
             findings.left_out.append(Problem(name, f"unknown variable; did you mean {PREFIX}{near}?"))
     return findings

@@ -122,13 +122,18 @@ def test_missing_doctor_names_the_reason(monkeypatch, capsys):
     assert "; pip install elastic-doctor" in capsys.readouterr().err
 
 
-def test_missing_plugins_flag_names_the_distribution(monkeypatch, capsys):
+def test_missing_plugins_flag_names_the_distribution(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ELASTIC_DISABLE_PLUGINS", "elastic-notices")
     assert cli.main(["run", "--notices=aws", "train.py"]) == 2
     assert "--notices: unknown flag; pip install elastic-notices" in capsys.readouterr().err
     monkeypatch.setenv("ELASTIC_NOTICES", "aws")
     assert cli.main(["explain", "train.py"]) == 0
     assert "ELASTIC_NOTICES: a plugin that is not loaded reads it" in capsys.readouterr().out
+    assert cli.main(["status", "--notices=aws"]) == 2
+    assert "--notices: unknown flag; see elastic status --help" in capsys.readouterr().err
+    (tmp_path / "elastic.toml").write_text('notices = "aws"')
+    assert cli.main(["run", f"--config={tmp_path / 'elastic.toml'}", "train.py"]) == 2
+    assert "notices: unknown setting; pip install elastic-notices" in capsys.readouterr().err
 
 
 def test_unknown_flag_of_a_plugin_that_failed_to_load_shows_the_failure(installed, capsys):

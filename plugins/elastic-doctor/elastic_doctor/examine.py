@@ -19,6 +19,7 @@ from elastic_core.errors import (
     ElasticError,
     RendezvousConnectionError,
     RendezvousError,
+    RendezvousStateError,
 )
 from elastic_core.health.checks import result_of
 from elastic_core.hooks.calls import Contexts, health_checks
@@ -256,16 +257,19 @@ class Answered:
 
 def asked(backend: RendezvousBackend, clock: Clock) -> Answered:
     """Read the state several times. Raises RendezvousConnectionError if the store does not answer."""
-    found = backend.get_state()
-    seconds = []
-    for _ in range(_READS):
+    seconds: list[Duration] = []
+    found, unreadable = None, ""
+    for _ in range(_READS + 1):
         begun = clock.now()
-        found = backend.get_state()
+        try:
+            found = backend.get_state()
+        except RendezvousStateError as error:  # the state has no valid signature
+            unreadable = str(error)
         seconds.append(clock.now() - begun)
     try:
-        return Answered(tuple(seconds), None if found is None else decoded_state(found[0]))
+        return Answered(tuple(seconds[1:]), None if found is None else decoded_state(found[0]), unreadable)
     except RendezvousError as error:
-        return Answered(tuple(seconds), unreadable=str(error))
+        return Answered(tuple(seconds[1:]), unreadable=str(error))
 
 
 def judged_store(answered: Answered, run_id: str) -> Iterator[Finding]:

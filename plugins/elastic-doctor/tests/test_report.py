@@ -111,7 +111,7 @@ def test_reachable_store_is_ok_and_not_written_to(examine, memory_backend):
 def test_foreign_state_in_the_store_is_a_fault(examine, memory_backend):
     backend = memory_backend()
     backend.set_state(b"something else")
-    level, message = examine(lambda params: backend)["store"]
+    level, message = examine(lambda params: backend)["run-id"]
     assert level == "fault"
     assert message
 

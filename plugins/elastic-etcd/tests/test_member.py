@@ -251,6 +251,21 @@ def test_member_that_cannot_be_launched_leaves_no_learner(agents, places, eventu
     agent.stop()
 
 
+def test_member_that_exits_at_once_leaves_no_learner(agents, places, eventually, tmp_path, monkeypatch):
+    at = places(3)
+    made = agents(2, at=at)
+    eventually(lambda: len(votes(made[0])) == 2, LONG, "two votes")
+    program = tmp_path / "etcd"
+    program.write_text("#!/bin/sh\necho etcd Version: 3.5.1\n[ $1 = --version ]\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("TORCHELASTIC_ETCD_BINARY_PATH", str(program))
+    [third] = agents(1, at=at)
+    where = next(place.peer_url for place in at if place not in (made[0].own, made[1].own))
+    eventually(lambda: where in ids(made[0]), LONG, "a learner")
+    eventually(lambda: all(_absent(where, made[0]) for _ in range(10)), LONG, "a cluster without the learner")
+    third.stop()
+
+
 def _absent(where, agent):
     time.sleep(0.1)
     return where not in ids(agent)

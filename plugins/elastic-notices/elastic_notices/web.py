@@ -68,7 +68,10 @@ class Web:
         limit = LIMIT + held
         if self._call is not None and not self._call.wait(limit):
             raise OSError(f"{self._where} still does not answer")
-        self._call = BackgroundCall(partial(self._request, path, headers, method, limit), "notices-request")
+        try:
+            self._call = BackgroundCall(partial(self._request, path, headers, method, limit), "notices-request")
+        except RuntimeError as error:  # no thread can be started now
+            raise OSError(str(error)) from None
         try:
             return self._call.result(limit)
         except CallTimeout:

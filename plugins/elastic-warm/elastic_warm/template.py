@@ -42,7 +42,17 @@ _LARGEST_CACHE = 16 << 20  # bytes
 _GET_CHILD_SUBREAPER = 37
 
 VARYING = frozenset(
-    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"}
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "CUDA_VISIBLE_DEVICES",
+        "ELASTIC_BEAT_FILE",
+        "ELASTIC_STOP_FILE",
+    }
 )
 VARYING_HEADS = ("GROUP_", "ROLE_", "TORCHELASTIC_")
 _DEFAULTS = frozenset({"TORCH_NCCL_ASYNC_ERROR_HANDLING"})  # set by the agent to the same value for all workers
@@ -191,7 +201,9 @@ class TemplateKeeper:
         `workers` is the number of workers on this node."""
         with self._lock:
             self._workers = workers
-            differ = {name for name, value in environment.items() if os.environ.get(name) != value} - _DEFAULTS
+            differ = (
+                {name for name, value in environment.items() if os.environ.get(name) != value} - _DEFAULTS - VARYING
+            )
             at_start: set[str] = set()
             if self._environment is not None and not self._guessed:
                 steady = self._steady(environment)

@@ -483,6 +483,15 @@ def test_cached_imports_warm_the_first_start_in_a_changed_environment(warm_runs,
     assert (code, out) == (0, "True\n"), log
 
 
+def test_cached_imports_warm_the_first_start_with_other_flags(warm_runs):
+    script = warm_runs.script("print('random' in BEFORE)", imports="BEFORE = set(sys.modules)\nimport random")
+    flags = (f"--warm-start-cache={warm_runs.folder / 'cache'}", "--max-restarts=1")
+    assert warm_runs.run(*flags, script)[0] == 0
+    Path(script).write_text(Path(script).read_text().replace('== "0"', '== "never"'))
+    code, out, log = warm_runs.run(*flags, "--hang-timeout=600", script)
+    assert (code, out) == (0, "True\n"), log
+
+
 FAILS_EARLY = """
 import os, sys, time
 from pathlib import Path

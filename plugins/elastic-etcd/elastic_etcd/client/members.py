@@ -109,8 +109,7 @@ class Member:
         self._files, self._calls = files, {}
 
     def _renew(self) -> None:
-        """Replace the channel if the certificate files have changed. If the new files cannot be used yet, perhaps
-        because they are being written, the old channel stays open."""
+        """Replace the channel if the certificate files have changed."""
         with self._lock:
             old = self._channel
             if old is None or self._security is None or self._files == self._security.files():

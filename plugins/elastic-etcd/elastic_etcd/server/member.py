@@ -234,38 +234,38 @@ class ServedCluster:
         return str(answer["member"]["ID"]), self._cluster.initial_with(own, members_of(answer["members"]))
 
     def _run(self, own: Place, step: Begin | Join, member: str, others: str) -> None:
-        process = None
-        with self._changing:
-            try:
-                if not (self._over.is_set() or self._left or self._leaving):
-                    process = self._process = self._launched(own, others)
-            finally:
-                if process is None and isinstance(step, Join):  # the cluster would treat it as a member that has failed
-                    self._gateway.at(step.through, "cluster/member/remove", ID=member)
-        if process is None:
-            return
+        process, votes = None, isinstance(step, Begin)
         try:
-            if isinstance(step, Join):
-                self._promote(process, own, member)
+            with self._changing:
+                if self._over.is_set() or self._left or self._leaving:
+                    return
+                process = self._process = self._launched(own, others)
+            votes = votes or self._promote(process, own, member)
             process.ended(threading.TIMEOUT_MAX)
             if not (self._over.is_set() or self._left or self._leaving):
                 get_logger().error("etcd server lost", how=process.end, log=process.log.tail())
         finally:
-            process.close()
+            if process is not None:
+                process.close()
+            if isinstance(step, Join) and not votes:  # etcd allows one learner, so this one would keep others out
+                with contextlib.suppress(*UNUSABLE):
+                    self._gateway.at(step.through, "cluster/member/remove", ID=member)
 
-    def _promote(self, process: ServerProcess, own: Place, member: str) -> None:
-        """Ask for a vote until the member has one or has exited. Only the leader knows if the member has caught up."""
+    def _promote(self, process: ServerProcess, own: Place, member: str) -> bool:
+        """Ask for a vote until the member has one or has exited. Only the leader knows if the member has caught up.
+        Returns whether the member has a vote."""
         attempts = 0
         while not process.ended(_PAUSES.pause(attempts := attempts + 1)):
             for answer in filter(lambda it: it.members, self._gateway.look(self._others())):
                 if any(it.id == member and not it.learner for it in answer.members):
                     get_logger().info("etcd member joined", member=own.address)
-                    return
+                    return True
                 if answer.healthy and all(it.id != member for it in answer.members):
                     process.close()  # the member was removed
-                    return
+                    return False
                 with contextlib.suppress(*UNUSABLE):  # not caught up, or this member cannot forward the request
                     self._gateway.at(answer.place, "cluster/member/promote", ID=member)
+        return False
 
     def _launched(self, own: Place, others: str) -> ServerProcess:
         assert self._binary is not None
