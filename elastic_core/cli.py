@@ -6,6 +6,7 @@ immediately.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import os
@@ -50,9 +51,13 @@ def entry_point(argv: Sequence[str] | None = None) -> NoReturn:
     argv = sys.argv[1:] if argv is None else argv
     _open_standard_streams()
     code = main(argv)
-    if code == ExitCode.WORKER_WOULD_NOT_DIE or _left_a_call_behind(argv):
-        _leave_at_once(code)
-    sys.exit(code)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(signum) is not signal.SIG_IGN:  # a signal must not change the code any more
+            signal.signal(signum, lambda *_: _leave_at_once(code))
+    if code != ExitCode.WORKER_WOULD_NOT_DIE and not _left_a_call_behind(argv):
+        threading._shutdown()  # type: ignore[attr-defined]  # as Python does
+        atexit._run_exitfuncs()
+    _leave_at_once(code)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -293,8 +298,9 @@ def _left_a_call_behind(argv: Sequence[str]) -> bool:
 
 
 def _leave_at_once(code: int) -> NoReturn:
-    """Exit without Python's cleanup, which could hang or crash. Multiprocessing would wait forever for a process that
-    did not die. C++ code would abort if the interpreter exited during a hung call."""
+    """Exit without Python's cleanup, which could hang or crash, and in which a signal would end the process with
+    another exit code. Multiprocessing would wait forever for a process that did not die. C++ code would abort if the
+    interpreter exited during a hung call."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()

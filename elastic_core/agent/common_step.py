@@ -58,10 +58,9 @@ def agree(
         try:
             store.wait([_AGREED], limit)
         except Exception:
-            store.set(_OWN.format(rank=rank), str(_NO_STEP))  # the first rank may be late, and must not use this step
-            raise
-        step = _read(store, _AGREED)
-        return step if step >= 0 else None
+            if _decided(store, _NO_STEP) < 0:
+                raise
+        return _as_step(_decided(store, _NO_STEP))
     try:
         if highest >= 0:
             keys = [_OWN.format(rank=other) for other in ranks[1:]]
@@ -69,8 +68,18 @@ def agree(
             steps = [highest, *(_read(store, key) for key in keys)]
             step = None if min(steps) < 0 else _following(max(steps), multiple)
     finally:
-        store.set(_AGREED, str(_NO_STEP if step is None else step))
-    return step
+        decided = _decided(store, _NO_STEP if step is None else step)
+    return _as_step(decided)
+
+
+def _decided(store: Store, step: int) -> int:
+    """Propose a step, and return the one that the store keeps, which is the first. A node that has waited too long
+    proposes that there is none, and the first rank may propose one at the same time."""
+    return int(store.compare_set(_AGREED, "", str(step))[:_LONGEST])
+
+
+def _as_step(number: int) -> int | None:
+    return number if number >= 0 else None
 
 
 def _following(highest: int, multiple: int) -> int | None:

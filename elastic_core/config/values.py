@@ -19,7 +19,7 @@ _STREAMS = "0 (none), 1 (stdout), 2 (stderr) or 3 (both), or a map by local rank
 _NAME = re.compile(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", re.ASCII)
 _OPTIONS = "options as key=value, separated by commas (`,,` is a comma within a value)"
 _RANKS = "local ranks separated by commas (such as 0,1,11)"
-_NOT_CATCHABLE = frozenset({signal.SIGKILL, signal.SIGSTOP})
+_NOT_FOR_US = frozenset({signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD})  # each worker's exit sends SIGCHLD
 _SECRETS = frozenset({"password", "secret", "token"})
 """Options that are secret even if their plugin is not installed or does not declare them secret."""
 
@@ -221,6 +221,6 @@ def _signal(part: object) -> signal.Signals:
         return part
     name = str(part).strip().upper()
     known = signal.Signals.__members__.get(name if name.startswith("SIG") else f"SIG{name}")
-    if known is None or known in _NOT_CATCHABLE:
+    if known is None or known in _NOT_FOR_US:
         raise unexpected("the name of a signal that a process can handle (such as SIGTERM)", part)
     return known

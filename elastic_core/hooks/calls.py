@@ -4,6 +4,7 @@ workers. An error in a plugin is logged, and affects neither the job nor other p
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import threading
 from collections.abc import Mapping
@@ -180,6 +181,14 @@ def contributed_environment(manager: PluginManager, plan: RoundPlan, contexts: C
     return merged
 
 
+def _can_be_encoded(text: str) -> bool:
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _checked(returned: Any) -> Mapping[str, str]:
     if returned is None:
         return {}
@@ -188,9 +197,9 @@ def _checked(returned: Any) -> Mapping[str, str]:
     for name, value in returned.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidPlugin(f"a variable and its value must be strings; found {name!r}={value!r}")
-        if not name or "=" in name or "\0" in name + value:
+        if not name or "=" in name or "\0" in name + value or not _can_be_encoded(name + value):
             raise InvalidPlugin(
                 f"expected a valid variable, found {name!r}; the name must not be empty or contain '=', and neither "
-                "the name nor the value may contain NUL"
+                "the name nor the value may contain NUL or a lone surrogate"
             )
     return dict(returned)

@@ -84,7 +84,10 @@ def described_error(error: BaseException) -> str:
     """Return an exception's type and message on one line. An `InvalidPlugin` is described by its message alone."""
     if isinstance(error, InvalidPlugin):
         return str(error)
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - raised by the exception's own code
+        text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -379,6 +379,9 @@ def _option_problems(option: Option) -> Iterator[str]:
         yield f"option {option.name!r}: expected the type str, int, float or bool, found {option.type!r}"
     elif not _fits(option):
         yield f"option {option.name!r}: expected a default of type {option.type.__name__}, found {option.default!r}"
+    for name in ("least", "above", "most"):
+        if not isinstance(bound := getattr(option, name), (int, float, type(None))):
+            yield f"option {option.name!r}: expected a number for {name!r}, found {bound!r}"
 
 
 def _fits(option: Option) -> bool:

@@ -257,7 +257,7 @@ def _finish_and_leave(call: _Parcel | _Received, result: str, own: Iterable[int]
     try:
         _finish(call, result, own)
     except SystemExit as left:
-        if left.code:
+        if left.code is not None and (left.code != 0 or not isinstance(left.code, int)):  # "" is printed, and is 1
             raise
     if "torch.distributed" in sys.modules:
         _leave()

@@ -102,7 +102,8 @@ class OutputPump:
 
     def owned(self) -> list[int]:
         """Return the pump's descriptors, of which no other process may keep copies."""
-        return [*self._channels, self._wake_reader, self._done_writer]
+        wake = [self._wake_reader] if self._ending else [self._wake_reader, self._wake_writer]
+        return [*self._channels, *wake, self._done_writer]
 
     def _run(self) -> None:
         while self._channels and self._turn():

@@ -91,6 +91,22 @@ def test_late_first_node_does_not_count_a_node_that_has_given_up():
     assert agree(store, 0, range(2), 7, multiple=1, patience=PATIENCE) is None
 
 
+def test_node_that_waited_too_long_takes_a_step_that_the_first_node_has_published():
+    class Late(MemoryStore):
+        def wait(self, keys, timeout):
+            self.set("elastic/stop/at", "6")  # at the same moment
+            raise TimeoutError
+
+    assert agree(Late(), 1, range(2), 5, multiple=1, patience=PATIENCE) == 6
+
+
+def test_first_node_takes_no_step_that_another_node_has_given_up():
+    store = MemoryStore()
+    store.set("elastic/stop/1", "5")
+    store.set("elastic/stop/at", "-1")
+    assert agree(store, 0, range(2), 5, multiple=1, patience=PATIENCE) is None
+
+
 @pytest.mark.parametrize(("highest", "multiple"), [(2**63 - 1, 1), (5, 2**63)])
 def test_step_beyond_64_bits_is_no_common_step(highest, multiple):
     assert agreed(highest, 3, multiple=multiple) == [None, None]

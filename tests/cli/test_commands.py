@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from importlib.metadata import version
 
@@ -163,11 +164,11 @@ def test_internal_error_exits_70(capsys):
     assert "internal error: " in capsys.readouterr().err
 
 
-def test_console_script_passes_on_the_exit_code(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["elastic", "walk"])
-    with pytest.raises(SystemExit) as left:
-        cli.entry_point()
-    assert left.value.code == 2
+@pytest.mark.integration
+def test_console_script_passes_on_the_exit_code():
+    program = "import atexit, elastic_core.cli as cli\natexit.register(print, 'at exit')\ncli.entry_point()"
+    done = subprocess.run([sys.executable, "-c", program, "walk"], capture_output=True, text=True, timeout=180)
+    assert (done.returncode, done.stdout) == (2, "at exit\n")
 
 
 @pytest.mark.parametrize("form", ["", "--json"])

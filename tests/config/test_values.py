@@ -126,7 +126,7 @@ def test_malformed_ranks_are_rejected(raw):
 def test_signals_are_read_in_any_spelling_and_deduplicated():
     assert parse_signals("SIGTERM,int,SIGTERM") == (signal.SIGTERM, signal.SIGINT)
     assert parse_signals((signal.SIGUSR1,)) == (signal.SIGUSR1,)
-    for wrong in ("SIGNOTHING", "SIGKILL", "SIGSTOP"):
+    for wrong in ("SIGNOTHING", "SIGKILL", "SIGSTOP", "SIGCHLD"):
         with pytest.raises(ValueError, match=wrong):
             parse_signals(wrong)
 

@@ -27,6 +27,7 @@ def test_valid_records_are_returned():
         ({"options": (Option("ttl", list, None, ""),)}, "expected the type str, int, float or bool"),
         ({"options": (Option("ttl", float, "3", ""),)}, "expected a default of type float, found '3'"),
         ({"options": (Option("ttl", int, True, ""),)}, "expected a default of type int, found True"),
+        ({"options": (Option("ttl", int, 1, "", least="0"),)}, "expected a number for 'least', found '0'"),
         ({"options": (Option("tls", bool, 1, ""),)}, "expected a default of type bool, found 1"),
         ({"options": (Option(" ", str, None, ""),)}, "expected an option name"),
     ],

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 
 import pytest
 
@@ -48,6 +49,14 @@ def fail_without_folder():
 
 def leave(code):
     sys.exit(code)
+
+def leave_daemon(path):
+    if (pid := os.fork()) == 0:
+        os.setsid()
+        time.sleep(600)
+        os._exit(0)
+    with open(path, "w") as file:
+        file.write(str(pid))
 
 def vanish():
     os._exit(0)
@@ -168,6 +177,21 @@ def test_unwritable_error_file_leaves_traceback_on_stderr(functions, run):
 
 def test_function_exit_code_is_kept(functions, run, method):
     assert run(functions.leave, 3, method=method).failures()[0].exitcode == 3
+
+
+@pytest.mark.parametrize("code", ["", 0.0])
+def test_exit_code_that_is_no_number_is_a_failure(functions, run, method, code):
+    assert run(functions.leave, code, method=method).failures()[0].exitcode == 1
+
+
+def test_output_of_a_detached_process_delays_nothing(functions, run, tmp_path):
+    """A forked process that has left its worker's session keeps copies of the worker's descriptors."""
+    begun = time.monotonic()
+    try:
+        assert run(functions.leave_daemon, str(tmp_path / "pid")).return_values() == {0: None}
+        assert time.monotonic() - begun < 25.0  # otherwise 30 s, as for a console that accepts nothing
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("code", [2**31, -(2**40)])

@@ -355,6 +355,14 @@ def test_reused_port_belongs_to_a_new_round(story):
     assert len(History(story.events).rounds) == 3
 
 
+def test_port_of_a_round_without_steps_can_be_reused(story):
+    """The first worker that starts at the port again may have a rank that the earlier round did not have."""
+    for number, (rank, pid, node) in enumerate([(0, 90, "a"), (1, 91, "b"), (2, 92, "c")], 8):
+        story.record("start", pid=pid, node=node, rank=rank, local=0, world=3, restart=number // 10, at_port="y:2")
+        story.record("logged", event="workers started", round=8 + number // 10, pids=[pid], node=node)
+    assert [len(each.workers) for each in History(story.events).rounds[-2:]] == [2, 1]
+
+
 def test_reused_process_id_belongs_to_a_new_worker(story):
     story.wave(1)
     for pid in story.workers:

@@ -63,10 +63,11 @@ class Worker:
 
 @dataclass
 class SeenRound:
-    """A round, which is identified by its store. The fields are its workers by rank, the time of each rank's first
-    step, and the times of its steps and checkpoints (`acts`)."""
+    """A round, which is identified by its store. The fields are its number, if an agent has logged it, its workers by
+    rank, the time of each rank's first step, and the times of its steps and checkpoints (`acts`)."""
 
     port: str
+    number: int | None = None
     workers: dict[int, Worker] = field(default_factory=dict)
     group: str = ""
     first_steps: dict[int, float] = field(default_factory=dict)
@@ -153,18 +154,22 @@ class History:
     @cached_property
     def rounds(self) -> list[SeenRound]:
         """The rounds in start order. A worker whose store has the address of an earlier round belongs to a new round if
-        its rank is already taken, or if workers of the earlier round have taken steps."""
+        its agent logged another round for it, if its rank is already taken, or if workers of the earlier round have
+        taken steps."""
         found: list[SeenRound] = []
         of_port: dict[str, SeenRound] = {}
         of_pid: dict[int, SeenRound] = {}
         workers = iter(self.workers)
+        logged = [event for event in self.of("logged") if event["event"] == "workers started"]
+        numbers = {(event["node"], pid): event["round"] for event in logged for pid in event["pids"]}
         for event in self.of("start", "met", "step", "saved"):
             pid = event["pid"]
             if event["what"] == "start":
-                port = event["at_port"]
+                port, number = event["at_port"], numbers.get((event["node"], pid))
                 known = of_port.get(port)
-                if known is None or event["rank"] in known.workers or known.acts:
-                    of_port[port] = SeenRound(port)
+                is_another = known is not None and None not in (number, known.number) and number != known.number
+                if known is None or is_another or event["rank"] in known.workers or known.acts:
+                    of_port[port] = SeenRound(port, number)
                     found.append(of_port[port])
                 of_pid[pid] = of_port[port]
                 of_port[port].workers[event["rank"]] = next(workers)
