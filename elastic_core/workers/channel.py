@@ -109,7 +109,11 @@ class OwnFile:
         return self._read(self._asked).dump.text()
 
     def close(self) -> None:
-        _closed(self.descriptor)  # the worker has seen any error itself
+        with contextlib.suppress(OSError):
+            space = os.fstatvfs(self.descriptor)
+            if space.f_blocks and not space.f_bavail:  # the worker has seen the error, but could not print it either
+                get_logger().error("output lost", file=str(self.path), reason=os.strerror(errno.ENOSPC))
+        _closed(self.descriptor)
 
     def _size(self) -> int:
         return os.fstat(self.descriptor).st_size

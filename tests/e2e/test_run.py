@@ -73,6 +73,18 @@ def test_low_file_limit_bounds_no_workers_and_is_kept(elastic):
     assert lines(re.sub(r"\[.*?\]:", "", done.out)) == ["60"] * 16
 
 
+def test_full_log_disk_is_named(elastic):
+    """The worker writes its file itself, so its last words are lost."""
+    script = elastic.script("train.py", "import sys\nprint('x' * 200_000, flush=True)\nsys.exit(3)")
+    agent = f"{sys.executable} -m elastic_core run --redirects=3 --log-dir=logs {script}"
+    mount = f"mkdir logs && mount -t tmpfs -o size=64k none logs || exit 77; exec {agent}"
+    done = elastic.finish(elastic.program("unshare", "-m", "bash", "-c", mount))
+    if done.code == 77 or "unshare" in done.err:
+        pytest.skip("cannot mount a file system here")
+    assert "No space left on device" in done.err
+    assert done.code == 1
+
+
 def test_pkill_elastic_leaves_no_worker(elastic):
     """Like `pkill -9 -f elastic`. No worker has the name in its command line."""
     script = elastic.script("train.py", "import subprocess, time\nsubprocess.Popen(['sleep', '600'])\ntime.sleep(600)")
