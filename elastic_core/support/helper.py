@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from elastic_core.support.processes import drop_in_forks
+from elastic_core.support.processes import drop_in_forks, no_forks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,16 +55,17 @@ class HelperProcess:
             file = str(Path(program).absolute())
         try:
             os.write(code, Path(program).read_bytes())
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-X", Path(program).stem, file, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=errors,
-                cwd=folder,
-                start_new_session=True,
-                pass_fds=[*keeps, code],
-                env=dict(environment or {}),
-            )
+            with no_forks:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-X", Path(program).stem, file, *arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=errors,
+                    cwd=folder,
+                    start_new_session=True,
+                    pass_fds=[*keeps, code],
+                    env=dict(environment or {}),
+                )
         finally:
             os.close(code)
         drop_in_forks(self)

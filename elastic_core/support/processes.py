@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import weakref
 from pathlib import Path
 from typing import Protocol
@@ -41,6 +42,20 @@ class Droppable(Protocol):
 
 
 _owners: weakref.WeakSet[Droppable] = weakref.WeakSet()
+
+
+no_forks = threading.RLock()
+"""A lock to hold while `subprocess` or `multiprocessing` starts a process. A child that another thread forks at that
+moment would keep open a pipe on whose end the parent waits."""
+
+
+def _release_in_child() -> None:
+    with contextlib.suppress(RuntimeError):  # until it is free, because the thread may have held it before it forked
+        while True:
+            no_forks.release()
+
+
+os.register_at_fork(before=no_forks.acquire, after_in_parent=no_forks.release, after_in_child=_release_in_child)
 
 
 def drop_in_forks(owner: Droppable) -> None:

@@ -17,6 +17,7 @@ import select
 import socket
 import sys
 import threading
+from collections import deque
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
 from elastic_core.support.helper import HelperProcess
-from elastic_core.support.processes import drop_in_forks
+from elastic_core.support.processes import drop_in_forks, no_forks
 from elastic_core.support.sockets import PortReservation
 from elastic_core.text import truth
 
@@ -39,10 +40,8 @@ _FILES = 12  # open files; torch 2.13 needs 10 for a server and the server's own
 _ANSWER: Duration = 1.0  # seconds for the process to end a server
 _ENDING: Duration = 5.0  # seconds for a killed process to exit
 _IN_OPEN = 0x20
-
-# A child that is forked while `subprocess` starts a process would keep a pipe open that `subprocess` waits for.
-_forks = threading.Lock()
-os.register_at_fork(before=_forks.acquire, after_in_parent=_forks.release, after_in_child=_forks.release)
+_RECENT = 64  # ports that are not used again
+_MOST_TRIES = 16
 
 
 class WorkersStore:
@@ -60,6 +59,7 @@ class WorkersStore:
     def __init__(self, everywhere: bool = False) -> None:
         self._everywhere = everywhere
         self._reservation: PortReservation | None = None
+        self._recent: deque[int] = deque(maxlen=_RECENT)
         self._store: Any = None
         self._host: _Host | None = None
 
@@ -73,7 +73,7 @@ class WorkersStore:
 
         Args:
             address: the address that this node advertises.
-            port: 0 for any free port other than the previous one.
+            port: 0 for any free port other than the previous ones, which workers of an earlier round may still use.
 
         Raises:
             ConfigurationError: the port is in use or not allowed.
@@ -81,10 +81,17 @@ class WorkersStore:
         if port:
             self._end()
         # If a worker hosts the store, it listens on all addresses, because torch has no option for that.
-        fresh = PortReservation(port, address if self.hosted_by_agent and not self._everywhere else "")
+        where = address if self.hosted_by_agent and not self._everywhere else ""
+        held = [PortReservation(port, where)]
+        with contextlib.suppress(ConfigurationError):  # no other port is free
+            while not port and held[-1].port in self._recent and len(held) < _MOST_TRIES:
+                held.append(PortReservation(0, where))
         self._end()
-        self._reservation = fresh
-        return fresh.port
+        *others, self._reservation = held
+        for other in others:
+            other.release()
+        self._recent.append(self._reservation.port)
+        return self._reservation.port
 
     def serve(self) -> None:
         """Serve the store on rank 0's node. Does nothing if a worker hosts the store.
@@ -200,7 +207,7 @@ class _Host:
                 return self._control
             self._end_process()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, _forks:
+        with theirs, no_forks:
             arguments = [str(theirs.fileno()), *filter(None, sys.path)]
             environment = {"TORCH_CPP_LOG_LEVEL": "FATAL", **os.environ}
             keeps = [theirs.fileno()]

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from elastic_core import error_file
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.support.processes import no_forks
 from elastic_core.workers.interrupts import interrupts_allowed, raise_noted
 from elastic_core.workers.process import bind, reap_child, substitute_local_rank
 
@@ -70,7 +71,8 @@ class FunctionStarter:
         try:
             if method == "forkserver":
                 _start_fork_server()
-            process.start()
+            with no_forks:  # another thread's child would keep the pipe that shows this child's end
+                process.start()
         except _UNPICKLABLE as error:
             raise _not_pickled(error) from error
         finally:

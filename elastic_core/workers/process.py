@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.support.processes import no_forks
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
@@ -145,7 +146,7 @@ class CommandStarter:
     def start(self, launch: Launch) -> Child:
         command = substitute_local_rank(self._command, launch.local_rank)
         try:
-            with bound_to_cpus(launch.cpus):
+            with bound_to_cpus(launch.cpus), no_forks:
                 process = subprocess.Popen(
                     command,
                     env=launch.environment,

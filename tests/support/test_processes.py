@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 
 import pytest
 
-from elastic_core.support.processes import drop_in_forks, stop_dropping
+from elastic_core.support.processes import drop_in_forks, no_forks, stop_dropping
 
 pytestmark = pytest.mark.integration
 
@@ -98,3 +99,27 @@ def test_failing_owner_does_not_prevent_others(pipe, fork, dropped):
         drop_in_forks(owner)
     child = fork()
     assert dropped() == [f"dropped in {child}"]
+
+
+def test_fork_waits_until_subprocess_has_started_its_process(fork):
+    forked = threading.Event()
+    with no_forks:
+        thread = threading.Thread(target=lambda: (fork(), forked.set()))
+        thread.start()
+        assert not forked.wait(0.2)
+    thread.join(60)
+    assert forked.is_set()
+
+
+def test_child_forked_under_the_lock_can_fork_in_other_threads(pipe):
+    """Such as a worker that runs a function."""
+    with no_forks:
+        child = os.fork()
+        if child == 0:
+            thread = threading.Thread(target=lambda: no_forks.acquire(timeout=30) and os.write(pipe[1], b"free"))
+            thread.start()
+            thread.join()
+            os.write(pipe[1], b".")
+            os._exit(0)
+        os.waitpid(child, 0)
+    assert os.read(pipe[0], 9) == b"free."

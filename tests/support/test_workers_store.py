@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -73,3 +75,22 @@ def test_port_is_only_reserved_if_a_worker_hosts_the_store(place, monkeypatch):
     place.serve()
     assert (place.hosted_by_agent, is_open(port)) == (False, False)
     place.release()
+
+
+FEW_PORTS = """
+from elastic_core.support.workers_store import WorkersStore
+store = WorkersStore()
+print(*(store.reserve("127.0.0.1") for _ in range(5)))
+store.release()
+"""
+
+
+def test_port_of_an_earlier_round_is_avoided():
+    """A worker of that round may still try to connect to it."""
+    setup = "ip link set lo up && sysctl -qw net.ipv4.ip_local_port_range='40000 40003' || exit 77; exec \"$@\""
+    command = ["unshare", "-n", "sh", "-c", setup, "sh", sys.executable, "-c", FEW_PORTS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("cannot create a network name space here")
+    ports = done.stdout.split()
+    assert (len(ports), len(set(ports[:4]))) == (5, 4), done.stderr
