@@ -355,6 +355,16 @@ def test_reused_port_belongs_to_a_new_round(story):
     assert len(History(story.events).rounds) == 3
 
 
+@pytest.mark.parametrize(("stopped", "found"), [(50, set()), (51, {"cause"})])
+def test_suspended_agent_may_report_a_loss_late(story, stopped, found):
+    story.record("agent", node="b", place=1, pid=50)
+    story.agent_ended("c", -9, -9)
+    story.wave(1, "agent_stop", pid=stopped)
+    reason = "lost c: its agent has ended"
+    story.record("logged", after=60.0, event="restart decided", cause="node lost", node="b", reason=reason)
+    assert {each.rule for each in check(History(story.events))} & {"cause"} == found
+
+
 def test_port_of_a_round_without_steps_can_be_reused(story):
     """The first worker that starts at the port again may have a rank that the earlier round did not have."""
     for number, (rank, pid, node) in enumerate([(0, 90, "a"), (1, 91, "b"), (2, 92, "c")], 8):

@@ -129,12 +129,20 @@ def _cause(history: History) -> Iterator[tuple[str, float]]:
             for one in mine:
                 if added := one.nodes - before.nodes:
                     yield f"{_of(wave)}: {sorted(added)} joined a round, although no node was lost", one.started
-    ended = {event["node"]: event["at"] for event in history.of("agent ended")}
+    ended: dict[str, float] = {event["node"]: event["at"] for event in history.of("agent ended")}
     for event in history.of("logged"):
         found = re.match(r"lost ([^:]+):", event.get("reason", "")) if event["event"] == "restart decided" else None
         gone = ended.get(found[1], event["at"]) if found else event["at"]
-        if found and event["at"] - gone > LONG_GONE_S:
+        if found and event["at"] - gone > LONG_GONE_S and not _was_suspended(history, event["node"], gone, event["at"]):
             yield f"{found[1]} was reported as lost {event['at'] - gone:.0f} s after it had exited", event["at"]
+
+
+def _was_suspended(history: History, node: str, begin: float, end: float) -> bool:
+    """Return whether the campaign suspended this node's agent between the two times."""
+    pids = {event["pid"] for event in history.of("agent") if event["node"] == node}
+    overs = {(event["number"], event["fault"]): event["at"] for event in history.of("fault over")}
+    stops = [event for event in history.of("fault") if event["kind"] == "agent_stop" and event["pid"] in pids]
+    return any(it["at"] < end and overs.get((it["number"], it["fault"]), end) > begin for it in stops)
 
 
 def _counted_once(history: History) -> Iterator[tuple[str, float]]:
