@@ -134,8 +134,8 @@ class Starter(Protocol):
     """Starts workers, one at a time, in one thread.
 
     A starter may have a `prepare` method. It is called before a round's workers are started, with the environment of
-    the first worker (without the paths of its own files) and the CPUs to which that worker will be bound. It may block
-    for a limited time. A signal to the agent ends this wait, but the method then continues in its thread.
+    the first worker (without the paths of the files that it will use) and the CPUs to which that worker will be bound.
+    It may block for a limited time. A signal to the agent ends this wait, but the method then continues in its thread.
 
     A starter may also have a `close` method, which must release the starter's resources within bounded time. It is
     called after all workers have ended, possibly twice."""

@@ -71,7 +71,9 @@ class FunctionStarter:
         try:
             if method == "forkserver":
                 _start_fork_server()
-            with no_forks:  # another thread's child would keep the pipe that shows this child's end
+            # Another thread's child would keep the pipe that shows this child's end. With other methods, starting may
+            # take long, and may run the user's code.
+            with no_forks if method == "fork" else contextlib.nullcontext():
                 process.start()
         except _UNPICKLABLE as error:
             raise _not_pickled(error) from error

@@ -33,6 +33,7 @@ FileLimit = tuple[int, int]
 
 _raising = threading.Lock()
 _before: list[FileLimit] = []  # the limit before the first job in this process raised it, once for each running job
+os.register_at_fork(after_in_child=_before.clear)  # a worker may run jobs of its own
 _MOST_FILES = 1 << 16  # more than any job needs; a higher limit slows programs that iterate over all descriptors
 
 REAPED_BY_OTHERS = 256

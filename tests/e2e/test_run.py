@@ -74,7 +74,7 @@ def test_low_file_limit_bounds_no_workers_and_is_kept(elastic):
 
 
 def test_full_log_disk_is_named(elastic):
-    """The worker writes its file itself, so its last words are lost."""
+    """The worker writes to the file directly, so its error message is lost."""
     script = elastic.script("train.py", "import sys\nprint('x' * 200_000, flush=True)\nsys.exit(3)")
     agent = f"{sys.executable} -m elastic_core run --redirects=3 --log-dir=logs {script}"
     mount = f"mkdir logs && mount -t tmpfs -o size=64k none logs || exit 77; exec {agent}"

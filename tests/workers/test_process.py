@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import signal
 import threading
@@ -39,6 +40,21 @@ def test_make_exits_visible_fails_in_a_thread(ignored_ends):
     thread.start()
     thread.join()
     assert "SIGCHLD" in raised[0]
+
+
+@pytest.mark.integration
+def test_forked_worker_restores_its_file_limit_after_its_own_job():
+    """Although it was forked while the agent's limit was raised."""
+    with more_files():
+        child = os.fork()
+        if child == 0:
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+            low = (min(limit[0], 512), limit[1])
+            resource.setrlimit(resource.RLIMIT_NOFILE, low)
+            with more_files() as before:
+                pass
+            os._exit(0 if before == resource.getrlimit(resource.RLIMIT_NOFILE) == low else 1)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_overlapping_jobs_share_the_raised_file_limit():

@@ -234,7 +234,7 @@ def test_member_that_cannot_start_is_tried_less_and_less_often(agents, eventuall
 
 
 def test_member_that_cannot_be_launched_leaves_no_learner(agents, places, eventually, tmp_path):
-    """A learner that nobody runs would count as a failed member."""
+    """The cluster would treat a learner without a process as a failed member."""
     at, folder = places(3), tmp_path / "own"
     folder.mkdir()
     made = agents(2, at=at)

@@ -231,7 +231,7 @@ def _end_owner(end, eventually, keeper_too=False):
             os.kill(owner.pid, getattr(signal, end, signal.SIGKILL))
         owner.wait(LONG)
         eventually(lambda: not psutil.pid_exists(started["pid"]), LONG)
-        if keeper_too:  # nobody is left to remove the folder
+        if keeper_too:  # no process is left to remove the folder
             shutil.rmtree(folder)
         eventually(lambda: folder is None or not folder.exists(), LONG)
     finally:

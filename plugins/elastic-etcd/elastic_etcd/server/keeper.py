@@ -36,7 +36,7 @@ def keep(command: Sequence[str], scratch: str) -> None:
     libc = ctypes.CDLL(None)
     end = functools.partial(libc.prctl, _PARENT_DEATH_SIGNAL, signal.SIGKILL) if sys.platform == "linux" else None
     try:
-        # If the owner and this process are killed at once, nothing else would end the server.
+        # If the owner and this process are killed together, nothing else would end the server.
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, preexec_fn=end)
     except OSError as error:
         tell(f"failed {error.strerror or error}")
