@@ -132,8 +132,9 @@ def _cause(history: History) -> Iterator[tuple[str, float]]:
     ended: dict[str, float] = {event["node"]: event["at"] for event in history.of("agent ended")}
     for event in history.of("logged"):
         found = re.match(r"lost ([^:]+):", event.get("reason", "")) if event["event"] == "restart decided" else None
-        gone = ended.get(found[1], event["at"]) if found else event["at"]
-        if found and event["at"] - gone > LONG_GONE_S and not _was_suspended(history, event["node"], gone, event["at"]):
+        at: float = event["at"]
+        gone = ended.get(found[1], at) if found else at
+        if found and at - gone > LONG_GONE_S and not _was_suspended(history, event["node"], gone, at):
             yield f"{found[1]} was reported as lost {event['at'] - gone:.0f} s after it had exited", event["at"]
 
 
