@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from elastic_core.agent.event_queue import SAME_REQUEST, Departure, EventQueue
 from elastic_core.agent.interface import DEFAULT_ROLE, ElasticAgent, RunResult, Worker, WorkerGroup, WorkerState
-from elastic_core.agent.link import SHORTEST_INTERVAL, Introduction, Link, check_place, join, ranked_workers
+from elastic_core.agent.link import SHORTEST_INTERVAL, Introduction, Link, check_place, ranked_workers
 from elastic_core.agent.reporter import Progress, Reporter, error_in_words, state_after
 from elastic_core.agent.supervise import (
     Observation,
@@ -459,7 +459,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._events.wait((), begun)  # handle signals that have already arrived, perhaps during the last stop
         info = None
         if not self._events.signals:
-            info = self._unless_signaled(partial(join, self._spec.rdzv_handler, own), progress)
+            info = self._unless_signaled(partial(self._link.join, own), progress)
         if info is None:
             self._leave()
         formed = self._take_round(info)

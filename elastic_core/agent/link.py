@@ -2,7 +2,8 @@
 ranks to its workers.
 
 There are two kinds of handlers. Some handlers push verdicts and count failures. Plain handlers only form rounds, so the
-link polls them for waiting nodes, the agent's own budget counts the failures, and there is no exit barrier.
+link polls them for waiting nodes, the agent's own budget counts the failures, and there is no exit barrier. Their
+methods may block, so each call runs in a thread of its own.
 
 Handlers written for torchrun return a rank and a size, but not the other members. Each node therefore introduces itself
 in the round's store, under its rank, and reads the other nodes' introductions. This takes two small operations per
@@ -12,6 +13,7 @@ here."""
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +23,7 @@ from elastic_core.errors import RendezvousConnectionError, RendezvousStateError,
 from elastic_core.interfaces.handler import Outcome, RendezvousInfo, RoundHandler, Verdict
 from elastic_core.interfaces.node import Member, Round
 from elastic_core.log import get_logger
+from elastic_core.support.bounded import BackgroundCall, CallTimeout
 from elastic_core.text import counted
 
 if TYPE_CHECKING:
@@ -31,10 +34,11 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.backend import Store
     from elastic_core.interfaces.handler import RendezvousHandler
 
-LEAVE_PATIENCE: Duration = 2.0  # how long notifying the other nodes may delay the stop of the workers
+LEAVE_PATIENCE: Duration = (
+    2.0  # how long notifying the other nodes may delay the stop of the workers or the end of the job
+)
 LONGEST_INTERVAL: Duration = 1.0  # between two polls
 SHORTEST_INTERVAL: Duration = 0.001  # an interval of 0 must not make the agent spin
-_SHARE = 9  # the pause after a poll lasts at least this many times as long as the poll
 _OVERDUE: Duration = 0.05  # seconds until a handler is asked again if the time that it gave has already passed
 _KEY = "elastic/member/{rank}"
 _LONGEST = 4096  # bytes
@@ -42,12 +46,11 @@ _MOST = 2**31
 
 
 class Link:
-    """One agent's link to the other nodes. Only the agent's thread may use it. The thread may call `leave` while the
-    handler forms a round in another thread.
+    """One agent's link to the other nodes. Only the agent's thread may use it. It may call `join` and `leave` in other
+    threads, and handle signals while it waits for them.
 
     While workers run, a plain handler is polled for waiting nodes: first after `interval` seconds, then less and less
-    often, down to once a second. A slow handler is polled less often, so that polling takes at most a tenth of the
-    agent's time.
+    often, down to once a second.
 
     The handler's errors are logged and tolerated for up to its `outage_patience`, because healthy workers do not need
     the handler.
@@ -66,9 +69,11 @@ class Link:
     ) -> None:
         self._handler = handler
         self._clock = clock
+        self._listener = listener
         self._first_interval = self._interval = max(interval, SHORTEST_INTERVAL)
         self._failing_since: Instant | None = None
         self._due: Instant | None = None  # when to poll next, if polling is on
+        self._poll: BackgroundCall[int] | None = None
         self.rounds = handler if isinstance(handler, RoundHandler) else None
         self.has_left = False
         if self.rounds:
@@ -77,8 +82,23 @@ class Link:
     def joined(self) -> None:
         """Record that a new round has formed, and start polling a plain handler."""
         self._interval = self._first_interval
-        self._failing_since = None
+        self._failing_since = self._poll = None
         self._due = later(self._clock.now(), self._interval) if self._handler.polled else None
+
+    def join(self, own: Introduction) -> RendezvousInfo:
+        """Wait for the next round, and return it with its members. This works even for handlers written for torchrun,
+        which do not return the members. A poll must end first, because such a handler may not be thread-safe. Raises
+        the handler's errors. This method may run in another thread."""
+        if self._poll is not None:
+            self._poll.wait(threading.TIMEOUT_MAX)
+        info = self._handler.next_rendezvous()
+        formed: Round | None = getattr(info, "formed", None)
+        if formed is None:
+            formed = exchange_introductions(info.store, info.rank, info.world_size, own)
+            if info.world_size == 1:
+                where = info.bootstrap_store_info
+                formed = replace(formed, members=(own.member._replace(address=where.master_addr if where else ""),))
+        return RendezvousInfo(info.store, info.rank, info.world_size, info.bootstrap_store_info, formed)
 
     def verdict(self, running: bool) -> Verdict | None:
         """Return the verdict on the round, or None if the round is not over. Raises the handler's error if the handler
@@ -89,19 +109,19 @@ class Link:
         """
         if self.rounds:
             return self.rounds.verdict()
-        begun = self._clock.now()
-        if not running or self._due is None or begun < self._due:
+        if not running or self._due is None or (self._poll is None and self._clock.now() < self._due):
             return None
         waiting = self._waiting()
-        now = self._clock.now()
+        if waiting is None:
+            return None
         self._interval = min(2 * self._interval, max(LONGEST_INTERVAL, self._first_interval))
-        self._due = later(now, max(self._interval, _SHARE * (now - begun)))
+        self._due = later(self._clock.now(), self._interval)
         return Verdict(Outcome.RESTART, f"{counted(waiting, 'more node')} can join") if waiting > 0 else None
 
     def ask_again(self) -> Instant | None:
         """Return when to ask for the verdict again if no event arrives, or None if waiting for events is enough."""
         if self.rounds is None:
-            return self._due
+            return self._due if self._poll is None else None
         wanted = self.rounds.ask_again()
         return None if wanted is None else max(wanted, later(self._clock.now(), _OVERDUE))
 
@@ -131,21 +151,31 @@ class Link:
         get_logger().info("round left", reason=reason, notified=notified)
 
     def close(self) -> str:
-        """Close a plain handler's rendezvous at the end of the job. Returns a clause to append to the reason for the
-        end if closing fails, otherwise an empty string."""
+        """Close a plain handler's rendezvous at the end of the job. Blocks for at most LEAVE_PATIENCE. Returns a clause
+        to append to the reason for the end if closing fails, otherwise an empty string."""
         try:
             if self.rounds is None:
-                self._handler.set_closed()
+                BackgroundCall(self._handler.set_closed).result(LEAVE_PATIENCE)
+        except CallTimeout:
+            return f"; the other nodes could not be notified within {LEAVE_PATIENCE:g} s"
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a third party's handler may raise any error
             return f"; the other nodes could not be notified: {error}"
         return ""
 
-    def _waiting(self) -> int:
+    def _waiting(self) -> int | None:
+        """Return the number of waiting nodes, 0 during an outage, or None until the handler has answered."""
         try:
-            waiting = self._handler.num_nodes_waiting()
+            self._poll = self._poll or BackgroundCall(
+                self._handler.num_nodes_waiting, "rendezvous-poll", self._listener
+            )
+            waiting = self._poll.result()
+        except CallTimeout:
+            return None
         except Exception as error:  # noqa: BLE001 - a third party's handler may raise any error
+            self._poll = None
             self._tolerate(error)
             return 0
+        self._poll = None
         if self._failing_since is not None:
             seconds = self._clock.now() - self._failing_since
             get_logger().info("rendezvous in reach again", seconds=round(seconds, 3))
@@ -183,19 +213,6 @@ class Introduction(NamedTuple):
     def member(self) -> Member:
         """The node as a member of the round, without an address, which is not known yet."""
         return Member(self.node, self.host, "", self.role, self.local_world_size)
-
-
-def join(handler: RendezvousHandler, own: Introduction) -> RendezvousInfo:
-    """Wait for the next round, and return it with its members. This works even for handlers written for torchrun, which
-    do not return the members. Raises the handler's errors."""
-    info = handler.next_rendezvous()
-    formed: Round | None = getattr(info, "formed", None)
-    if formed is None:
-        formed = exchange_introductions(info.store, info.rank, info.world_size, own)
-        if info.world_size == 1:
-            where = info.bootstrap_store_info
-            formed = replace(formed, members=(own.member._replace(address=where.master_addr if where else ""),))
-    return RendezvousInfo(info.store, info.rank, info.world_size, info.bootstrap_store_info, formed)
 
 
 def exchange_introductions(store: Store, rank: int, world_size: int, own: Introduction) -> Round:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from round_of_two import fail, in_turn, succeed
 
 from elastic_core.agent import WorkerState
 from elastic_core.builtin import MemoryStore
-from elastic_core.errors import RendezvousClosedError
+from elastic_core.errors import RendezvousClosedError, SignalException
 
 
 def test_nodes_with_a_plain_handler_agree_through_the_store(make_node, scripted_handler):
@@ -47,3 +49,26 @@ def test_plain_handler_has_no_exit_barrier(make_node):
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.finished.reason == "every worker succeeded"
     assert node.handler.closed
+
+
+def test_signal_is_handled_while_a_poll_hangs(make_node, scripted_handler):
+    """The store that the handler asks may not answer for minutes."""
+
+    def hang():
+        node.agent.receive_signal(signal.SIGTERM)
+        handler.released.wait()
+
+    handler = scripted_handler()
+    handler.num_nodes_waiting = hang
+    node = make_node(lambda plan, workers: None, handler, monitor_interval=0.001)
+    with pytest.raises(SignalException):
+        node.run()
+    assert node.workers.running() == []
+
+
+def test_job_ends_although_closing_hangs(make_node, scripted_handler):
+    handler = scripted_handler()
+    handler.set_closed = handler.released.wait
+    node = make_node(succeed, handler)
+    assert node.run().state is WorkerState.SUCCEEDED
+    assert node.finished.reason == "every worker succeeded; the other nodes could not be notified within 2 s"

@@ -71,7 +71,7 @@ def test_monitor_interval_of_0_does_not_spin(scripted_handler):
     agent = PolledAgent(WorkerSpec("default", 2, scripted_handler(), monitor_interval=0), [RUNS] * checks + [DONE])
     begun = time.monotonic()
     assert agent.run() == DONE
-    assert time.monotonic() - begun >= checks * 0.001
+    assert time.monotonic() - begun >= checks * 0.001 / 2  # an answer to a poll wakes the agent earlier
 
 
 def test_negative_exit_barrier_timeout_is_rejected(make_agent):
