@@ -52,6 +52,21 @@ class ExitCode(enum.IntEnum):
     INTERNAL_ERROR = 70, "a bug in elastic-core or a plugin; the traceback is printed"
 
 
+class InvalidPlugin(Exception):
+    """A plugin was imported but violates a rule for plugins."""
+
+
+def described_error(error: BaseException) -> str:
+    """Return an exception's type and message on one line. An `InvalidPlugin` is described by its message alone."""
+    if isinstance(error, InvalidPlugin):
+        return str(error)
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - raised by the exception's own code
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 class ElasticError(Exception):
     """The base class for all errors that elastic-core raises intentionally. `failures` maps global ranks to the worker
     failures that made the agent stop or restart its workers before the error."""

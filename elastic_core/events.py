@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.log import Sink, get_logger
+from elastic_core.log import Sink, tolerating
 from elastic_core.support.files import open_to_append
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ EventMetadataValue = str | int | float | bool | None
 _RDZV = "dynamic_rendezvous"
 T = TypeVar("T", bound="_Serializable")
 
-_log = get_logger()
 _clock = SystemClock()
 
 
@@ -242,7 +241,5 @@ def construct_and_record_rdzv_event(
 
 def hand(event: Event | RdzvEvent, handler: EventHandler, destination: str) -> None:
     """Pass the event to the handler. If the handler raises, the exception is logged and the event is lost."""
-    try:
+    with tolerating("event lost", name=event.name, destination=destination):
         handler(event)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a handler's error must not end the job
-        _log.warning("event lost", name=event.name, destination=destination, exc_info=error)

@@ -19,6 +19,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, TextIO, get_args
 
 from elastic_core.clock import SystemClock
+from elastic_core.errors import InvalidPlugin, described_error
 from elastic_core.text import in_one_line, printable
 
 if TYPE_CHECKING:
@@ -74,6 +75,27 @@ class Logger:
 def get_logger(**fields: Any) -> Logger:
     """Return a logger that adds these fields to every line. Nothing is set up until the first line is written."""
     return Logger(fields)
+
+
+class tolerating:  # noqa: N801 - used like contextlib.suppress
+    """Logs any error that a plugin or the user's code raises in this context, even SystemExit, so that it does not end
+    the job. Only KeyboardInterrupt is passed on. The reason in the log begins with `doing`."""
+
+    def __init__(self, event: EventName = "plugin failed", doing: str = "it", /, **fields: Any) -> None:
+        self._event, self._doing, self._fields = event, doing, fields
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if error is None or isinstance(error, KeyboardInterrupt):
+            return False
+        if isinstance(error, InvalidPlugin):
+            get_logger().warning(self._event, **self._fields, reason=str(error))
+        else:
+            reason = f"{self._doing} raised {described_error(error)}"
+            get_logger().warning(self._event, **self._fields, reason=reason, exc_info=error)
+        return True
 
 
 def configure(

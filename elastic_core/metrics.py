@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar, overload
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.log import get_logger
+from elastic_core.log import tolerating
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,6 @@ T = TypeVar("T")
 
 DEFAULT_GROUP = "torchelastic"
 
-_log = get_logger()
 _clock = SystemClock()
 
 
@@ -82,10 +81,8 @@ class MetricStream:
 
     def add_value(self, metric_name: str, metric_value: float) -> None:
         """Pass one value to the handler. An exception in the handler is only logged."""
-        try:
+        with tolerating("metric lost", metric=metric_name, handler=type(self.handler).__name__):
             self.handler.emit(MetricData(_clock.timestamp(), self.group_name, metric_name, metric_value))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a handler's error must not end the program
-            _log.warning("metric lost", metric=metric_name, handler=type(self.handler).__name__, exc_info=error)
 
 
 def getStream(group: str) -> MetricStream:  # noqa: N802 - torch's name

@@ -14,7 +14,7 @@ from elastic_core.interfaces.observer import (
     WorkerFailed,
     WorkersStarted,
 )
-from elastic_core.log import get_logger
+from elastic_core.log import tolerating
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,10 +32,8 @@ class CombinedObserver:
 
     def __call__(self, fact: Fact) -> None:
         for observer in self.observers:
-            try:
+            with tolerating(part="observer", fact=type(fact).__name__):
                 observer(fact)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - an observer's error must not end the job
-                get_logger().warning("observer failed", fact=type(fact).__name__, reason=str(error), exc_info=error)
 
 
 class History:

@@ -131,7 +131,7 @@ def test_traceback_follows_the_line(output, style):
     try:
         raise RuntimeError("boom")
     except RuntimeError as error:
-        log.get_logger().error("observer failed", exc_info=error)
+        log.get_logger().error("metric lost", exc_info=error)
     first, *rest = lines()
     if style == "json":
         assert "RuntimeError: boom" in json.loads(first)["exception"]

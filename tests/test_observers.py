@@ -94,7 +94,7 @@ def test_observer_error_is_logged_and_others_are_notified(capsys):
     notify_all(CombinedObserver([broken, received.append]))
     assert received == [*FACTS, EXIT, PHASE]
     said = capsys.readouterr().err
-    assert 'observer failed: fact=WorkerFailed reason="cannot bear it"' in said
+    assert 'plugin failed: part=observer fact=WorkerFailed reason="it raised RuntimeError: cannot bear it"' in said
     assert "Traceback" in said
 
 

@@ -22,7 +22,7 @@ from elastic_core.clock import later
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError, RendezvousTimeoutError
 from elastic_core.interfaces.handler import Outcome, RendezvousInfo, RoundHandler, Verdict
 from elastic_core.interfaces.node import Member, Round
-from elastic_core.log import get_logger
+from elastic_core.log import get_logger, tolerating
 from elastic_core.support.bounded import BackgroundCall, CallTimeout
 from elastic_core.text import counted
 
@@ -128,11 +128,9 @@ class Link:
     def stop_by(self) -> Instant | None:
         """Return when workers that are being stopped must have ended, even if their grace period is longer, or None if
         there is no such limit. Never raises, so that a stop that has begun continues."""
-        try:
+        with tolerating("plugin failed", "stop_by", part="rendezvous handler"):
             return self.rounds.stop_by() if self.rounds else None
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the handler may be a plugin's
-            get_logger().warning("plugin failed", part="rendezvous handler", reason=str(error))
-            return None
+        return None
 
     def leave(self, reason: str) -> None:
         """Notify the other nodes that this node is leaving. Only the first call has an effect. Blocks for at most

@@ -26,7 +26,7 @@ from elastic_core.hooks.calls import (
 from elastic_core.interfaces.handler import RoundHandler
 from elastic_core.interfaces.health import CheckMoment
 from elastic_core.interfaces.node import Node, generated_name
-from elastic_core.log import get_logger
+from elastic_core.log import tolerating
 from elastic_core.observers import CombinedObserver, EventRecorder, MetricRecorder
 from elastic_core.workers.group import LocalWorkers
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.health import HealthCheckServer
     from elastic_core.interfaces.observer import EnvironmentContributor, Observer
     from elastic_core.interfaces.workers import RoundPlan, Watchdog
-    from elastic_core.log import EventName
     from elastic_core.workers.logs_specs import LogsSpecs
 
 
@@ -95,7 +94,7 @@ def composed(
     with contextlib.ExitStack() as stack:
         stack.enter_context(answering(plan, board, health_check_server))
         handler = plan.handler(node)
-        stack.callback(_end, "plugin failed", f"rendezvous backend {settings.rdzv_backend}", handler.shutdown)
+        stack.callback(_end, f"rendezvous backend {settings.rdzv_backend}", handler.shutdown)
         _rank(handler, plan)
         parts = stack.enter_context(parts_for(plan, entry, environ, board, local_world_size, observers, logs_specs))
         agent = ProcessAgent(
@@ -130,13 +129,13 @@ def answering(plan: Plan, board: StatusBoard, given: HealthCheckServer | None) -
     endpoint and is stopped when the context ends."""
     with contextlib.ExitStack() as stack:
         if given is not None:
-            stack.callback(_end, "health endpoint failed", "health check server", given.stop)
+            stack.callback(_end, "health check server", given.stop)
         elif (server := plan.made_health_endpoint(board)) is not None:
             from elastic_core.health.checks import RunningChecks
 
             settings, checks = plan.settings, health_checks(plan.manager, plan.contexts, CheckMoment.RUNNING)
             board.have_checked(RunningChecks(checks, SystemClock()).results)
-            stack.callback(_end, "health endpoint failed", f"health endpoint {settings.health}", server.stop)
+            stack.callback(_end, f"health endpoint {settings.health}", server.stop)
             try:
                 server.start()
             except OSError as error:
@@ -167,7 +166,7 @@ def parts_for(
         stack.callback(workers.close)
         watchdog = plan.made_watchdog()
         if watchdog is not None:
-            stack.callback(_end, "plugin failed", f"watchdog {settings.watchdog}", watchdog.stop)
+            stack.callback(_end, f"watchdog {settings.watchdog}", watchdog.stop)
             observers = (*observers, watchdog_notifier(watchdog, settings.watchdog or "", workers.log_files))
         recorders = (
             _event_recorder(settings.event_log_handler, stack),
@@ -183,12 +182,10 @@ def parts_for(
         yield AgentParts(workers, observer, contribute, policy.hang_policy(settings), board, watchdog)
 
 
-def _end(event: EventName, part: str, end: Callable[[], object]) -> None:
+def _end(part: str, end: Callable[[], object]) -> None:
     """Stop one part. Errors are only logged, so that they do not hide the job's outcome."""
-    try:
+    with tolerating("plugin failed", "stopping it", part=part):
         end()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
-        get_logger().warning(event, part=part, reason="raised an error while stopping", exc_info=error)
 
 
 def _node(settings: Settings, local_world_size: int) -> Node:
@@ -218,5 +215,5 @@ def _event_recorder(name: str, stack: contextlib.ExitStack) -> EventRecorder:
     handler = events.open_handler(name)
     close = getattr(handler, "close", None)
     if close is not None:
-        stack.callback(_end, "plugin failed", f"event handler {name}", close)
+        stack.callback(_end, f"event handler {name}", close)
     return EventRecorder(handler, name)

@@ -13,14 +13,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.hooks.discovery import InvalidPlugin, described_error
+from elastic_core.errors import InvalidPlugin
 from elastic_core.hooks.records import Context, HealthCheckRecord, NoticeRecord
 from elastic_core.hooks.selection import attributed
 from elastic_core.interfaces.health import HealthCheck
 from elastic_core.interfaces.node import Notice
 from elastic_core.interfaces.observer import WorkersStarted
 from elastic_core.interfaces.workers import WatchedWorker
-from elastic_core.log import get_logger
+from elastic_core.log import get_logger, tolerating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import RoundPlan, Watchdog
 
     Values = Mapping[str, object]
-
-_log = get_logger()
 
 
 class Contexts:
@@ -80,11 +78,8 @@ def notifier(manager: PluginManager, contexts: Contexts) -> Observer:
     def notify(fact: Fact) -> None:
         hook = hook_of(type(fact))
         for observer in manager.implementations(hook):
-            try:
+            with tolerating(part=hook, **observer.source.as_dict()):
                 observer(fact=fact, context=contexts.of(observer.source))
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's error must not end the job
-                reason, source = described_error(error), observer.source.as_dict()
-                _log.warning("observer failed", hook=hook, **source, error=reason, exc_info=error)
 
     return notify
 
@@ -97,11 +92,8 @@ def watchdog_notifier(watchdog: Watchdog, name: str, log_files: Callable[[int], 
         if not isinstance(fact, WorkersStarted):
             return
         pids = sorted(fact.pids.items())
-        try:
+        with tolerating("plugin failed", "its round_started", part=f"watchdog {name}"):
             watchdog.round_started([WatchedWorker(rank, fact.ranks[rank], pid, log_files(rank)) for rank, pid in pids])
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's error must not end the job
-            reason = f"its round_started raised {described_error(error)}"
-            _log.warning("plugin failed", part=f"watchdog {name}", reason=reason, exc_info=error)
 
     return notify
 
@@ -148,16 +140,13 @@ def watching_notices(
 def _pass_on(
     notices: Notices, name: str, receive: Callable[[str, Notice | None], object], over: threading.Event
 ) -> None:
-    try:
+    with tolerating("plugin failed", "the source is no longer watched, because it", part=f"notice source {name}"):
         for notice in notices:
             if over.is_set():
                 return
             if not (notice is None or isinstance(notice, Notice)):
-                raise InvalidPlugin(f"expected a Notice or None, found {notice!r}")
+                raise InvalidPlugin(f"the source is no longer watched: expected a Notice or None, found {notice!r}")
             receive(name, notice)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's error must not end the job
-        reason = f"raised {described_error(error)}; the source is no longer watched"
-        _log.warning("plugin failed", part=f"notice source {name}", reason=reason, exc_info=error)
 
 
 def contributed_environment(manager: PluginManager, plan: RoundPlan, contexts: Contexts) -> dict[str, str]:
@@ -168,16 +157,13 @@ def contributed_environment(manager: PluginManager, plan: RoundPlan, contexts: C
     contributors: dict[str, Source] = {}
     for implementation in manager.implementations("elastic_contribute_environment"):
         source = implementation.source
-        try:
-            variables = _checked(implementation(plan=plan, context=contexts.of(source)))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's error must not end the job
-            _log.warning("contribution failed", **source.as_dict(), error=described_error(error))
-            continue
-        for name, value in variables.items():
-            first = contributors.setdefault(name, source)
-            if merged.setdefault(name, value) != value:
-                reason = f"{first.described} sets {name} to a different value, which takes precedence"
-                _log.warning("contribution failed", **source.as_dict(), variable=name, error=reason)
+        fields = {"part": "elastic_contribute_environment", **source.as_dict()}
+        with tolerating(**fields):
+            for name, value in _checked(implementation(plan=plan, context=contexts.of(source))).items():
+                first = contributors.setdefault(name, source)
+                if merged.setdefault(name, value) != value:
+                    reason = f"{first.described} sets {name} to a different value, which takes precedence"
+                    get_logger().warning("plugin failed", **fields, variable=name, reason=reason)
     return merged
 
 

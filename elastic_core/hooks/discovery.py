@@ -8,6 +8,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from elastic_core.errors import described_error
 from elastic_core.text import normalised
 
 if TYPE_CHECKING:
@@ -71,24 +72,9 @@ class Failure:
         return f"{self.source.described}, under {CORE} {own_version()}: {self.reason}"
 
 
-class InvalidPlugin(Exception):
-    """A plugin was imported but violates a rule for plugins."""
-
-
 def failure_of(source: Source, error: BaseException) -> Failure:
     """Return the record for a plugin that failed with `error`."""
     return Failure(source, described_error(error), "".join(traceback.format_exception(error)))
-
-
-def described_error(error: BaseException) -> str:
-    """Return an exception's type and message on one line. An `InvalidPlugin` is described by its message alone."""
-    if isinstance(error, InvalidPlugin):
-        return str(error)
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - raised by the exception's own code
-        text = ""
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 @functools.cache

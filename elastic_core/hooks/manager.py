@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
-from elastic_core.errors import PluginError, Problem
+from elastic_core.errors import InvalidPlugin, PluginError, Problem, described_error
 from elastic_core.hooks import spec
 from elastic_core.hooks.discovery import (
     ALLOW_FLAG,
@@ -23,10 +23,8 @@ from elastic_core.hooks.discovery import (
     HANDLERS_GROUP,
     Candidate,
     Failure,
-    InvalidPlugin,
     Source,
     candidates,
-    described_error,
     failure_of,
     installed_entry_points,
     listed_names,

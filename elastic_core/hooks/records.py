@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core import compat
-from elastic_core.hooks.discovery import CORE, InvalidPlugin
+from elastic_core.errors import InvalidPlugin
+from elastic_core.hooks.discovery import CORE
 from elastic_core.log import Logger, get_logger
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from elastic_core.errors import ConfigurationError, ElasticError, PluginError, Problem
-from elastic_core.hooks.discovery import CORE, DISABLE_VARIABLE, Source, described_error
+from elastic_core.errors import ConfigurationError, ElasticError, PluginError, Problem, described_error
+from elastic_core.hooks.discovery import CORE, DISABLE_VARIABLE, Source
 from elastic_core.hooks.options import find_option, needed, type_options
 from elastic_core.hooks.records import OURS, RendezvousBackendRecord, kind_of
 from elastic_core.text import normalised

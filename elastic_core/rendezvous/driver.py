@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from elastic_core.clock import Backoff, later
 from elastic_core.errors import RendezvousError, RendezvousStateError
 from elastic_core.interfaces.backend import ForeignStateError
-from elastic_core.log import get_logger
+from elastic_core.log import get_logger, tolerating
 from elastic_core.rendezvous.codec import decoded_entry, decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.effects import (
     Announce,
@@ -237,11 +237,8 @@ class Driver:
 
     def _notify(self) -> None:
         for listener in self._listeners:
-            try:
+            with tolerating("rendezvous fault", "a listener"):
                 listener()
-            except Exception as error:  # noqa: BLE001 - a listener must not stop the heartbeats
-                reason = f"a listener raised {type(error).__name__}: {error}"
-                get_logger().warning("rendezvous fault", reason=reason, exc_info=error)
 
     # -- resting, and waiting for news
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, cast
 
 from elastic_core.clock import SystemClock, earliest, later
 from elastic_core.compat.state_store import with_roster
-from elastic_core.errors import ConfigurationError, Problem, RendezvousError
+from elastic_core.errors import ConfigurationError, InvalidPlugin, Problem, RendezvousError
 from elastic_core.hooks.options import KEEP_ALIVE_INTERVAL, KEEP_ALIVE_MAX_ATTEMPT
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousInfo, RendezvousStoreInfo, RoundHandler
-from elastic_core.log import get_logger
+from elastic_core.log import get_logger, tolerating
 from elastic_core.rendezvous.codec import check_entry
 from elastic_core.rendezvous.driver import Driver, Patience
 from elastic_core.rendezvous.effects import RefreshRoster
@@ -387,15 +387,12 @@ class DynamicRendezvousHandler(RoundHandler):
 
 def _in_order(policy: RankPolicy, candidates: Sequence[described.Candidate]) -> Sequence[described.Candidate]:
     """Return the candidates in the policy's order. If the policy fails, log the error and keep the given order."""
-    given = tuple(candidates)
-    try:
+    given, kept = tuple(candidates), "the nodes keep their ranks, because it"
+    with tolerating("plugin failed", kept, part="rank policy"):
         found = list(policy(given))
         if sorted(map(id, found)) == sorted(map(id, given)):
             return found
-        reason = f"it did not return the {len(given)} nodes that it was given (found: {len(found)} nodes)"
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
-        reason = f"it raised {type(error).__name__}: {error}"
-    get_logger().warning("plugin failed", part="rank policy", reason=f"{reason}; the nodes keep their ranks")
+        raise InvalidPlugin(f"{kept} did not return the {len(given)} nodes that it was given (found: {len(found)})")
     return given
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock
 from elastic_core.interfaces.workers import Launch, Leftover, WorkerExit
-from elastic_core.log import get_logger
+from elastic_core.log import get_logger, tolerating
 from elastic_core.stop import STOP_FILE, StopFile
 from elastic_core.workers import sessions
 from elastic_core.workers.failure import (
@@ -332,11 +332,9 @@ class LocalWorkers:
 
     def close(self) -> None:
         end = getattr(self._starter, "close", None)
-        try:
+        with tolerating("plugin failed", "close", part="worker starter"):
             if end is not None:
                 end()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's error must not hide the job's outcome
-            get_logger().warning("plugin failed", part="worker starter", reason=f"close: {error}", exc_info=error)
         if self._guardian is not None:
             self._guardian.close()
             self._guardian = None

@@ -44,16 +44,16 @@ def test_contributions_are_merged(contributed):
 def test_bad_contribution_is_logged_and_others_are_used(contributed, body, error):
     merged, (line,) = contributed(bad=body, good="return {'G': '1'}")
     assert merged == {"G": "1"}
-    assert line["event"] == "contribution failed"
+    assert line["event"] == "plugin failed"
     assert (line["plugin"], line["distribution"], line["version"]) == ("bad", "bad", "1.0")
-    assert error in line["error"]
+    assert error in line["reason"]
 
 
 def test_conflicting_values_are_logged_and_the_first_is_used(contributed):
     merged, (line,) = contributed(b="return {'X': 'b', 'Y': 'b'}", a="return {'X': 'a'}")
     assert merged == {"X": "a", "Y": "b"}
     assert (line["plugin"], line["variable"]) == ("b", "X")
-    assert "plugin 'a' of a 1.0 sets X" in line["error"]
+    assert "plugin 'a' of a 1.0 sets X" in line["reason"]
 
 
 def test_equal_values_do_not_conflict(contributed):

@@ -4,13 +4,12 @@ import importlib.metadata
 
 import pytest
 
+from elastic_core.errors import InvalidPlugin, described_error
 from elastic_core.hooks.discovery import (
     CORE,
     Candidate,
-    InvalidPlugin,
     Source,
     candidates,
-    described_error,
     failure_of,
     installed_entry_points,
     listed_names,

@@ -22,6 +22,7 @@ SEES = """
         seen.append("finished")
     """
 RAISES = """
+    import asyncio
     from elastic_core.plugin import hookimpl
 
     @hookimpl
@@ -57,15 +58,16 @@ def test_observer_error_is_logged_and_others_are_notified(install_plugin, log_li
     notify(FORMED)
     assert sys.modules["a_eyes_plugin"].seen == sys.modules["c_eyes_plugin"].seen == [FORMED]
     (line,) = log_lines()
-    assert (line["event"], line["hook"]) == ("observer failed", "elastic_round_formed")
+    assert (line["event"], line["part"]) == ("plugin failed", "elastic_round_formed")
     assert (line["plugin"], line["distribution"], line["version"]) == ("b-raises", "b-raises", "2.5")
-    assert line["error"] == "RuntimeError: cannot bear round 1"
+    assert line["reason"] == "it raised RuntimeError: cannot bear round 1"
     assert "Traceback" in line["exception"]
 
 
-def test_observer_cannot_end_the_agent(install_plugin, log_lines):
-    notifier_for(install_plugin("b-raises", RAISES))(AgentFinished("job", "FAILED", "", 0))
-    assert [line["error"] for line in log_lines()] == ["SystemExit: 1"]
+@pytest.mark.parametrize("error", ["SystemExit", "asyncio.CancelledError"])
+def test_observer_cannot_end_the_agent(install_plugin, log_lines, error):
+    notifier_for(install_plugin("b-raises", RAISES.replace("SystemExit", error)))(AgentFinished("job", "FAILED", "", 0))
+    assert [line["reason"] for line in log_lines()] == [f"it raised {error.removeprefix('asyncio.')}: 1"]
 
 
 LOGS = """

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from elastic_core.hooks.discovery import InvalidPlugin
+from elastic_core.errors import InvalidPlugin
 from elastic_core.hooks.records import Option, RendezvousBackendRecord, StoreRecord, checked
 
 GOOD = StoreRecord("redis", "a test", print, (Option("ttl", float, 3, "lease"), Option("tls", bool, None, "encrypt")))

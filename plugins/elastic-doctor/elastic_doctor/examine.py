@@ -20,10 +20,11 @@ from elastic_core.errors import (
     RendezvousConnectionError,
     RendezvousError,
     RendezvousStateError,
+    described_error,
 )
 from elastic_core.health.checks import result_of
 from elastic_core.hooks.calls import Contexts, health_checks
-from elastic_core.hooks.discovery import CORE, described_error, own_version
+from elastic_core.hooks.discovery import CORE, own_version
 from elastic_core.interfaces.health import CheckLevel, CheckMoment, CheckResult, HealthCheck
 from elastic_core.operate.observation import GRACE
 from elastic_core.operate.target import opened
