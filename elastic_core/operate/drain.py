@@ -61,9 +61,9 @@ def drain(
             state = within(ANSWER, lambda: ask(watcher.backend, [node], deadline), settings.rdzv_endpoint)
             show(in_one_line(_asked(node, state, timeout, again)))
             if timeout:
-                limit = timeout + ANSWER
-                gone = within(limit, lambda: _gone(watcher, job, node, ended, timeout), settings.rdzv_endpoint)
-                show(in_one_line(gone))
+                wait = functools.partial(_await_all, watcher, job, [node], ended, timeout)
+                last = within(timeout + 3 * ANSWER, wait, settings.rdzv_endpoint)
+                show(in_one_line(departure(node, last) or f"{node.node} has left"))
 
 
 def stop(
@@ -89,8 +89,8 @@ def stop(
             patience = f"; waiting up to {timeout:g} s until they have left" if timeout else ""
             show(f"asked {counted(len(nodes), 'node')} to leave{patience}")
             if timeout:
-                limit = timeout + 3 * ANSWER
-                within(limit, lambda: _await_all(watcher, job, nodes, ended, timeout), settings.rdzv_endpoint)
+                wait = functools.partial(_await_all, watcher, job, nodes, ended, timeout)
+                within(timeout + 3 * ANSWER, wait, settings.rdzv_endpoint)
                 show("all nodes have left")
 
 
@@ -113,14 +113,19 @@ def _await_all(
     nodes: Sequence[Entry],
     ended: Mapping[str, threading.Event],
     timeout: Duration,
-) -> None:
-    """Wait until all nodes have left. Raises RendezvousTimeoutError if they do not leave in time, and
-    RendezvousConnectionError if the store stops and some nodes' agents do not end soon afterwards."""
+) -> JobObservation:
+    """Wait until the nodes have left, and return the last observation. If the store's host is among them, the store may
+    stop first. In that case, `ended` shows which agents have ended.
+
+    Raises:
+        RendezvousTimeoutError: they did not leave in time.
+        RendezvousConnectionError: the store has stopped, and some nodes' agents do not end soon afterwards.
+    """
     until = later(watcher.clock.now(), timeout)
     while left := [node for node in nodes if departure(node, job) is None and not ended[node.key].is_set()]:
         if watcher.clock.now() >= until:
             raise RendezvousTimeoutError(
-                f"within {timeout:g} s, {counted(len(left), 'node')} did not leave: {_names(left)}; their workers may "
+                f"within {timeout:g} s, {counted(len(left), 'node')} did not leave: {_names(left)}; workers may "
                 "still be stopping (--shutdown-timeout)"
             )
         watcher.pause(job.pause)
@@ -135,6 +140,7 @@ def _await_all(
             except RendezvousConnectionError as error:
                 message = f"the store has stopped, and {counted(len(left), 'node')} may not have left: {_names(left)}"
                 raise RendezvousConnectionError(f"{message}; {error}") from error
+    return job
 
 
 def node_called(word: str, job: JobObservation) -> Entry:
@@ -198,26 +204,3 @@ def departure(node: Entry, job: JobObservation) -> str | None:
         return f"{node.node} has left"
     beat = job.beat(node.key)
     return f"{node.node} has failed: no heartbeat for {beat.age or 0.0:.1f} s" if beat.late else None
-
-
-def _gone(
-    watcher: Watcher, job: JobObservation, node: Entry, ended: Mapping[str, threading.Event], timeout: Duration
-) -> str:
-    """Wait until the node has left, and return a description of how it left. If the node hosts the job's store, the
-    store may stop first. In that case, `ended` shows whether the node's agent has ended. Raises RendezvousTimeoutError
-    if the node does not leave in time, and RendezvousConnectionError if the store fails first."""
-    until = later(watcher.clock.now(), timeout)
-    while (how := departure(node, job)) is None:
-        if watcher.clock.now() >= until:
-            raise RendezvousTimeoutError(
-                f"{node.node} was asked to leave, but has not left within {timeout:g} s; it may still be stopping its "
-                "workers (--shutdown-timeout)"
-            )
-        watcher.pause(job.pause)
-        try:
-            job = watcher.look(job)
-        except RendezvousConnectionError:
-            if ended[node.key].wait(ANSWER):
-                return f"{node.node} has left"
-            job = watcher.look(job)  # reconnects, in case the store has moved to another node
-    return how

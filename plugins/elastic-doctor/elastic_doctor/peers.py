@@ -18,7 +18,7 @@ from elastic_core.clock import later
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.support.bounded import BackgroundCall, CallTimeout
 from elastic_core.support.sockets import error_text
-from elastic_core.text import in_one_line
+from elastic_core.text import counted, in_one_line
 from elastic_doctor.finding import Check, fault, ok, warning
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def judged_peers(meeting: PeerMeeting, own: Announcement, patience: Duration) ->
     cards = {meeting.key: own, **meeting.cards}
     names = ", ".join(sorted(card.name for card in cards.values()))
     if not meeting.met:
-        text = f"{len(cards)} of {_counted(meeting.size)} joined within {patience:g} s: {names}"
+        text = f"{len(cards)} of {counted(meeting.size, 'doctor')} joined within {patience:g} s: {names}"
         advice = "start a doctor on each node at the same time, with the same endpoint, --rdzv-id and --peers"
         yield fault(Check.PEERS, text, advice)
         return
@@ -218,16 +218,12 @@ def judged_peers(meeting: PeerMeeting, own: Announcement, patience: Duration) ->
         (card.name, cards[key], why) for card in cards.values() for key, why in card.unreachable.items() if key in cards
     ]
     if not broken:
-        yield ok(Check.PEERS, f"{_counted(len(cards))} joined, and all can connect to each other: {names}")
+        yield ok(Check.PEERS, f"{counted(len(cards), 'doctor')} joined, and all can connect to each other: {names}")
     for name, other, why in broken:
         text = f"{name} cannot connect to {other.name} at {other.address}: {why}"
         advice = f"allow connections between them on all ports, or set another --local-addr on {other.name}"
         yield fault(Check.ADDRESS, text, advice)
     yield _versions(cards)
-
-
-def _counted(doctors: int) -> str:
-    return f"{doctors} doctor{'' if doctors == 1 else 's'}"
 
 
 def _versions(cards: Mapping[str, Announcement]) -> Finding:
