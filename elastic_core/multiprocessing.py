@@ -5,6 +5,7 @@ Programs that need ranks, a rendezvous and restarts should use `elastic_core.lau
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
@@ -106,6 +107,7 @@ class PContext:
             max_restarts=0,
             ranks=ranks,
         )
+        atexit.register(self._close_at_exit, os.getpid())
         try:
             self._pids = self._processes.start(plan)
         except BaseException:
@@ -151,8 +153,15 @@ class PContext:
             if self._result is None:
                 self._end(death_sig or signal.SIGTERM, timeout)
         finally:
+            atexit.unregister(self._close_at_exit)
             self._events.close()
             self._processes.close()
+
+    def _close_at_exit(self, owner: int) -> None:
+        """End the processes of a program that exits without waiting for them, unless this is a fork of the program.
+        multiprocessing would wait for its own processes, and a Ctrl-C has not reached them."""
+        if os.getpid() == owner:
+            self.close()
 
     def _end(self, death_sig: signal.Signals, timeout: float) -> None:
         self._stop.stop(death_sig, timeout)
@@ -174,7 +183,8 @@ def start_processes(
     duplicate_stdout_filters: list[str] | None = None,
     duplicate_stderr_filters: list[str] | None = None,
 ) -> PContext:
-    """Start one process for each entry in `args`. If this program is killed, the processes are killed as well.
+    """Start one process for each entry in `args`. If this program exits or is killed, the processes are
+    ended as well.
 
     Args:
         name: the group's name, for prefixes and reports.

@@ -137,3 +137,25 @@ def test_entry_point_that_is_not_callable_does_not_end_the_program(method, tmp_p
     program.write_text(NOT_CALLABLE)
     done = subprocess.run([sys.executable, program, method], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "1\n")
+
+
+EXITS_EARLY = """
+import sys
+import time
+from elastic_core.multiprocessing import DefaultLogsSpecs, start_processes
+
+if __name__ == "__main__":
+    context = start_processes("job", time.sleep, {0: (600,)}, {0: {}}, DefaultLogsSpecs(), start_method=sys.argv[1])
+    print(*context.pids().values(), flush=True)
+    raise KeyboardInterrupt
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_program_that_does_not_wait_ends_its_processes(method, tmp_path):
+    """At its exit, Python's multiprocessing would wait for them."""
+    program = tmp_path / "program.py"
+    program.write_text(EXITS_EARLY)
+    done = subprocess.run([sys.executable, program, method], capture_output=True, text=True, timeout=300)
+    assert "KeyboardInterrupt" in done.stderr
+    assert not psutil.pid_exists(int(done.stdout))
