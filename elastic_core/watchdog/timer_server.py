@@ -215,6 +215,8 @@ class LocalTimerServer(TimerServer):
             if request.expiration_time < 0:
                 self._timers.pop((request.worker_id, request.scope_id), None)
             elif (started := process_start_time(request.worker_id)) is not None:  # otherwise, it has already ended
+                if self._started.get(request.worker_id, started) != started:
+                    self.clear_timers({request.worker_id})  # of an earlier process with the same id
                 self._timers[request.worker_id, request.scope_id] = request
                 self._started[request.worker_id] = started
 

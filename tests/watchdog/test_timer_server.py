@@ -223,6 +223,17 @@ def test_process_with_reused_pid_is_not_killed(start, shared, worker, monkeypatc
 
 
 @pytest.mark.integration
+def test_timers_of_an_earlier_process_with_the_same_pid_are_dropped(shared, worker, monkeypatch):
+    server = LocalTimerServer(shared)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(timer_server, "process_start_time", lambda pid: 1)
+        server.register_timers([TimerRequest(worker.pid, "old", 5.0)])
+    server.register_timers([TimerRequest(worker.pid, "new", 50.0)])
+    assert server.get_expired_timers(10.0) == {}
+    assert [timer.scope_id for timer in server.get_expired_timers(60.0)[worker.pid]] == ["new"]
+
+
+@pytest.mark.integration
 def test_failed_kill_is_retried(start, shared, worker, monkeypatch, capsys):
     def forbidden(pid, signum):
         raise PermissionError("not yours")

@@ -542,18 +542,22 @@ def read_cache(path: Path | None) -> CachedImports | None:
         return None
 
 
+_adopting = threading.Lock()
+
+
 @contextlib.contextmanager
 def adopting() -> Iterator[None]:
-    """Adopt grandchildren whose parent exits while the context is open. Raises OSError if the system does not support
-    this."""
+    """Adopt grandchildren whose parent exits while the context is open. This is an attribute of the whole process, so
+    only one thread may set it at a time. Raises OSError if the system does not support this."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.c_int()
-    if libc.prctl(_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) or libc.prctl(CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "cannot adopt orphaned processes")
-    try:
-        yield
-    finally:
-        libc.prctl(CHILD_SUBREAPER, before.value, 0, 0, 0)
+    with _adopting:
+        if libc.prctl(_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) or libc.prctl(CHILD_SUBREAPER, 1, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "cannot adopt orphaned processes")
+        try:
+            yield
+        finally:
+            libc.prctl(CHILD_SUBREAPER, before.value, 0, 0, 0)
 
 
 def can_be_warm() -> str:

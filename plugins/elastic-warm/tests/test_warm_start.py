@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import re
 import signal
 import sys
+import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 from elastic_testing import eventually
+from elastic_warm.template import adopting
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="warm start is for Linux"),
@@ -657,3 +661,29 @@ def test_launched_functions_start_warm(warm_runs, words):
     ]
     assert [value[2].rstrip("0123456789") for value in returned.values()] == ["SpawnProcess-"] * 2
     assert ranks.strip() == "['0', '1']"
+
+
+def adopts():
+    """Whether this process adopts orphaned grandchildren."""
+    value = ctypes.c_int()
+    ctypes.CDLL(None).prctl(37, ctypes.byref(value), 0, 0, 0)
+    return value.value == 1
+
+
+def test_two_threads_can_adopt_children():
+    """Two launches in threads may fork warm workers at the same time."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def inside():
+        with adopting():
+            entered.set()
+            assert leave.wait(60)
+            return adopts()
+
+    with ThreadPoolExecutor(1) as pool:
+        with adopting():
+            other = pool.submit(inside)
+            entered.wait(0.2)
+        leave.set()
+        assert other.result(60)
+    assert not adopts()
