@@ -113,22 +113,25 @@ def health_checks(manager: PluginManager, contexts: Contexts, moment: CheckMomen
     ]
 
 
+def notice_sources(manager: PluginManager, contexts: Contexts, pause: Pause) -> list[tuple[str, Notices]]:
+    """Create the plugins' notice sources. Returns each with its name.
+
+    Raises:
+        PluginError, ConfigurationError: a source cannot be created.
+    """
+    records = manager.records(NoticeRecord)
+    return [(item.record.name, attributed(item).factory(contexts.of(item.source), pause)) for item in records]
+
+
 @contextlib.contextmanager
 def watching_notices(
     manager: PluginManager, contexts: Contexts, receive: Callable[[str, Notice | None], object]
 ) -> Iterator[None]:
     """Run the plugins' notice sources, each in a separate thread, until the context ends. `receive` is called with a
-    source's name and each of its notices.
-
-    Raises:
-        PluginError, ConfigurationError: a source cannot be created.
-    """
+    source's name and each of its notices. Raises the errors of `notice_sources`."""
     over = threading.Event()
-    pause: Pause = lambda seconds: not over.wait(seconds)  # noqa: E731
     try:
-        for item in manager.records(NoticeRecord):
-            notices = attributed(item).factory(contexts.of(item.source), pause)
-            name = item.record.name
+        for name, notices in notice_sources(manager, contexts, lambda seconds: not over.wait(seconds)):
             threading.Thread(
                 target=_pass_on, args=(notices, name, receive, over), name=f"notices-{name}", daemon=True
             ).start()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
+from elastic_core.compose import plan_of
 from elastic_core.errors import (
     ConfigurationError,
     ElasticError,
@@ -22,8 +23,9 @@ from elastic_core.errors import (
     RendezvousStateError,
     described_error,
 )
+from elastic_core.health.board import StatusBoard
 from elastic_core.health.checks import result_of
-from elastic_core.hooks.calls import Contexts, health_checks
+from elastic_core.hooks.calls import Contexts, health_checks, notice_sources
 from elastic_core.hooks.discovery import CORE, own_version
 from elastic_core.interfaces.health import CheckLevel, CheckMoment, CheckResult, HealthCheck
 from elastic_core.operate.observation import GRACE
@@ -97,6 +99,7 @@ class _Examination:
         yield machine.judged_versions(machine.versions_of(self.manager, own_version()))
         yield from machine.judged_plugins(self.manager)
         yield from machine.judged_choices(settings, self.manager)
+        yield from self._unusable()
         record = self.manager.backend_named(settings.rdzv_backend)
         around = surroundings_of(settings, record, self.nodes, self.options.timeout, self.clock)
         yield from around.findings
@@ -112,6 +115,25 @@ class _Examination:
         if record is not None:
             versions = {CORE: own_version(), "Python": machine.python_version(), "torch": found.version or "none"}
             yield from self._store(record, around, versions)
+
+    def _unusable(self) -> Iterator[Finding]:
+        """Yield a fault for each part that is installed but that a run could not create."""
+        try:
+            plan = plan_of(self.settings, self.manager, added=self.added)
+        except ConfigurationError:
+            return  # it cannot even be chosen, which has been reported
+        board = StatusBoard("", "", "", 0, self.clock)
+        makers: list[Callable[[], object]] = [
+            plan.made_watchdog,
+            lambda: plan.made_health_endpoint(board),
+            plan.made_rank_policy,
+            lambda: notice_sources(self.manager, plan.contexts, lambda seconds: False),
+        ]
+        for make in makers:
+            try:
+                make()
+            except ConfigurationError as error:
+                yield from (fault(Check.BACKEND, str(problem), "correct it") for problem in error.problems)
 
     def _checks(self) -> Iterator[Finding]:
         contexts, begun = Contexts(self.manager, self.settings, self.added), self.clock.now()
