@@ -115,6 +115,8 @@ class StoreDialer:
 
     def run(self, make: Callable[[], Store], port: int, where: str, timeout: Duration) -> TorchConnection:
         """Connect like `dial`, but create the store with `make`."""
+        if self.stop.is_set():
+            raise RendezvousConnectionError(self._silence(where, timeout))
         begun = self._stuck.pop(where, None) or _Stuck(port, BackgroundCall(make, "rendezvous-connect"))
         self._waiting.add(begun.attempt)
         if self.stop.is_set() or not begun.attempt.wait(timeout):

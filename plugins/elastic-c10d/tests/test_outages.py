@@ -11,6 +11,7 @@ import time
 
 import psutil
 import pytest
+from elastic_c10d.connector import StoreDialer
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.tcp_connector import TcpConnector
 
@@ -240,6 +241,7 @@ def test_close_ends_a_first_additional_connection_whose_store_ends(server_proces
 
 QUIET = """
 import sys
+from elastic_c10d.connector import StoreDialer
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.tcp_connector import TcpConnector
 from elastic_c10d import C10dRendezvousBackend, StoreServer
@@ -346,3 +348,12 @@ def test_serving_at_an_address_of_another_machine_is_refused(endpoint, found):
 
     with pytest.raises(ConfigurationError, match=found):
         StoreServer(endpoint).start()
+
+
+def test_closed_dialer_starts_no_constructor():
+    """Nothing would end its thread, and the process would abort at its exit."""
+    dialer, begun = StoreDialer(), []
+    dialer.close()
+    with pytest.raises(RendezvousConnectionError, match="this side was closed"):
+        dialer.run(lambda: begun.append(1), 1, "there", 1.0)
+    assert not begun
