@@ -124,7 +124,8 @@ class _Reading:
         self._origin = origin
 
     def security(self, endpoints: tuple[Endpoint, ...]) -> Security | None:
-        ca_cert, cert, key = map(self._given, _CERTIFICATES)
+        # A served etcd runs in another folder, and the program may change its folder before a certificate is renewed.
+        ca_cert, cert, key = (path and str(Path(path).absolute()) for path in map(self._given, _CERTIFICATES))
         if (cert is None) != (key is None):
             alone, missing = ("ssl_cert", "ssl_cert_key") if cert else ("ssl_cert_key", "ssl_cert")
             self._wrong(missing, f"expected a certificate and its private key, found only {alone}; set both or neither")

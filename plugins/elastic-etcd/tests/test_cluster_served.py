@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from random import Random
 
 import pytest
@@ -292,6 +293,17 @@ def test_member_lists_of_both_ports_are_parsed():
 def test_unservable_configuration_is_refused(endpoint, options, words):
     params = RendezvousParameters("etcd", endpoint, "job", 1, 3, **{"serve": True, **options})
     with pytest.raises(ConfigurationError, match=words):
+        served_cluster(params, read_parameters(params.endpoint, params.config))
+
+
+@pytest.mark.integration
+def test_encrypted_key_of_a_served_cluster_is_refused_without_a_prompt(certificates, tmp_path):
+    locked = tmp_path / "locked.pem"
+    seal = ["openssl", "pkey", "-in", certificates.key, "-aes256", "-passout", "pass:secret", "-out", str(locked)]
+    subprocess.run(seal, check=True)
+    files = {"ca_cert": certificates.ca, "ssl_cert": certificates.cert, "ssl_cert_key": str(locked)}
+    params = RendezvousParameters("etcd", "https://a", "job", 1, 1, serve=True, **files)
+    with pytest.raises(ConfigurationError, match="the key is encrypted"):
         served_cluster(params, read_parameters(params.endpoint, params.config))
 
 

@@ -224,11 +224,12 @@ def test_member_waits_for_its_taken_port_and_names_it(agents, places, eventually
 def test_member_that_cannot_start_is_tried_less_and_less_often(agents, eventually, tmp_path, monkeypatch):
     """Each attempt changes the cluster."""
     starts, program = tmp_path / "starts", tmp_path / "etcd"
-    program.write_text(f"#!/bin/sh\n[ $1 = --version ] || date +%s.%N >> {starts}\n")
+    program.write_text(f"#!/bin/sh\n[ $1 = --version ] || {{ date +%s.%N >> {starts}; echo no space here; }}\n")
     program.chmod(0o755)
     monkeypatch.setenv("TORCHELASTIC_ETCD_BINARY_PATH", str(program))
-    agents(1)
+    (agent,) = agents(1)
     eventually(lambda: starts.exists() and len(starts.read_text().split()) >= 4, LONG, "four starts")
+    eventually(lambda: agent.diagnosis() == "etcd exited (exit code 0): no space here", LONG, "the reason")
     first, *_, last = map(float, starts.read_text().split()[:4])
     assert last - first > 2.0  # without pauses, less than a second
 

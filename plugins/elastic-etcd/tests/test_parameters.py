@@ -242,6 +242,12 @@ def test_random_options_give_consistent_parameters(options):
     assert found.lease_ttl is None or found.lease_ttl >= 2
 
 
+def test_certificates_do_not_depend_on_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = read("https://a", ca_cert="ca.pem", ssl_cert="a.pem", ssl_cert_key="sub/a.key").security
+    assert found == Security(f"{tmp_path}/ca.pem", f"{tmp_path}/a.pem", f"{tmp_path}/sub/a.key")
+
+
 @pytest.mark.parametrize("call", ["factory", "open_backend"])
 @pytest.mark.parametrize("module", ["grpc", "google.protobuf"])
 def test_missing_library_error_names_it_and_the_plugin(module, call, monkeypatch):

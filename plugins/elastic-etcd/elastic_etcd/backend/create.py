@@ -92,7 +92,7 @@ def client_for(parameters: EtcdParameters, longest: Duration = math.inf, first: 
 def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> ServedCluster:
     """Return the cluster that the agents serve at the endpoints. Raises ConfigurationError for bad parameters."""
     from elastic_etcd.server.cluster import Cluster, Place
-    from elastic_etcd.server.member import ServedCluster, expect_usable
+    from elastic_etcd.server.member import ServedCluster
 
     options, tls = options_of(params, SERVING), parameters.security
     problems, hosts = [], len(parameters.endpoints)
@@ -103,6 +103,9 @@ def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> 
         problems.append(
             Problem("--rdzv-conf: user", "an etcd cluster run by the agents has no user accounts; remove the option")
         )
+    if tls is not None and not (tls.ca_cert and tls.cert and tls.key):
+        message = "serving over https requires ca_cert, ssl_cert and ssl_cert_key; set all, or use http"
+        problems.append(Problem("--rdzv-conf: serve", message))
     scheme, peer_port = "https" if tls else "http", options["serve_peer_port"]
     places = tuple(Place(it.host, it.port, peer_port or it.port + 1, scheme) for it in parameters.endpoints)
     taken = Counter((place.host, port) for place in places for port in (place.port, place.peer_port))
@@ -112,7 +115,7 @@ def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> 
     if problems:
         raise ConfigurationError(*problems)
     if tls is not None:
-        expect_usable(tls)
+        tls.check()
     return ServedCluster(Cluster(params.run_id, places), tls, params.local_addr, options["serve_folder"])
 
 

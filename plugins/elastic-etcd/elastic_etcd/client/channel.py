@@ -42,13 +42,16 @@ class Security:
     cert: str | None = None
     key: str | None = None
 
-    def credentials(self) -> Any:
-        """Return credentials for a gRPC channel. Raises ConfigurationError if a file is unreadable or invalid, or if
-        only one of `cert` and `key` is set."""
-        import grpc
-
+    def check(self) -> None:
+        """Raise ConfigurationError if a file is unreadable or invalid, or if only one of `cert` and `key` is set."""
         if problems := [*self._unreadable()] or [*self._unusable()]:
             raise ConfigurationError(*problems)
+
+    def credentials(self) -> Any:
+        """Return credentials for a gRPC channel. Raises the same error as `check`."""
+        import grpc
+
+        self.check()
         roots = Path(self.ca_cert).read_bytes() if self.ca_cert else _trusted_here()
         return grpc.ssl_channel_credentials(roots, _content(self.key), _content(self.cert))
 
@@ -80,7 +83,7 @@ class Security:
             yield Problem("ca_cert", f"{self.ca_cert} contains no PEM certificates: {error}")
         try:
             if self.cert and self.key:
-                context.load_cert_chain(self.cert, self.key, password=_no_password)
+                context.load_cert_chain(self.cert, self.key, password=no_password)
         except (ssl.SSLError, ValueError) as error:
             wanted = "a PEM certificate and its unencrypted private key"
             yield Problem("cert", f"{self.cert} and {self.key} are not {wanted}: {error}")
@@ -117,8 +120,9 @@ def open_channel(endpoint: str, security: Security | Credentials | None) -> Any:
     return grpc.secure_channel(target, security.credentials(), OPTIONS)
 
 
-def _no_password() -> str:
-    raise ValueError("the key is encrypted")  # by default, ssl would ask for the passphrase at the terminal
+def no_password() -> str:
+    """Reject an encrypted private key, because by default, ssl would ask for the passphrase at the terminal."""
+    raise ValueError("the key is encrypted")
 
 
 def _state_of(path: str | None) -> tuple[int, ...]:

@@ -146,7 +146,7 @@ def decide(cluster: Cluster, own: Place, answers: Sequence[Answer]) -> Begin | J
             return Wait(majority_lost(cluster, answers) or "the cluster currently has no leader")
         mine = _at(own, healthy.members)
         return Join(healthy.place, "" if mine is None else mine.id)
-    silent = [answer.place.address for answer in answers if not (answer.refused or answer.members)]
+    silent = sorted(answer.place.address for answer in answers if not (answer.refused or answer.members))
     if silent:
         return Wait(f"no usable answer from {', '.join(silent)}, which may hold an existing cluster")
     return Begin()

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.plugin import REFUSED, BackgroundCall, SystemClock, later, resolve_host, try_connect
+from elastic_etcd.client.channel import no_password
 from elastic_etcd.server.cluster import Answer, members_of
 
 if TYPE_CHECKING:
@@ -65,11 +66,11 @@ def is_healthy(url: str, timeout: float = 1.0, security: ssl.SSLContext | None =
 
 
 def context_of(tls: Security) -> ssl.SSLContext:
-    """Return the TLS context for requests to members. Raises OSError if the files cannot be used."""
+    """Return the TLS context for requests to members. Raises OSError or ValueError if the files cannot be used."""
     import ssl
 
     made = ssl.create_default_context(cafile=tls.ca_cert)
-    made.load_cert_chain(tls.cert or "", tls.key)
+    made.load_cert_chain(tls.cert or "", tls.key, no_password)
     return made
 
 

@@ -43,7 +43,7 @@ from elastic_etcd.server.cluster import (
     members_of,
     shown,
 )
-from elastic_etcd.server.gateway import UNUSABLE, Gateway, Refused, context_of
+from elastic_etcd.server.gateway import UNUSABLE, Gateway, Refused
 from elastic_etcd.server.process import ServerProcess, find_binary
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class ServedCluster:
         self._tls = tls
         self._gateway = Gateway(tls)
         self._local_addr = local_addr
-        self._parent = parent
+        self._parent = Path(parent or tempfile.gettempdir()).absolute()  # etcd runs in another folder
         self._clock = SystemClock()
         self.own: Place | None = None
         self._holds: socket.socket | None = None
@@ -108,7 +108,7 @@ class ServedCluster:
         """Start a thread that finds our place and serves there. The thread waits until a name resolves to this machine,
         because a pod may start before its name is known. Raises ConfigurationError if there is no etcd binary or no
         folder for the data."""
-        if self._parent and not Path(self._parent).is_dir():
+        if not self._parent.is_dir():
             message = f"the folder {self._parent} does not exist; create it, or remove the option"
             raise ConfigurationError(Problem("--rdzv-conf: serve_folder", message))
         if self._finds_place():
@@ -191,7 +191,9 @@ class ServedCluster:
         whether a place is ours."""
         attempts, until = 0, later(self._clock.now(), _NAMED)
         while self.own is None and not self._over.wait(_PAUSES.pause(attempts := attempts + 1)):
-            if self._finds_place() or (self._clock.now() >= until and all(map(self._resolved, self._cluster.places))):
+            unknown = [place.host for place in self._cluster.places if not self._resolved(place)]
+            self._waiting_for = f"unknown host names in --rdzv-endpoint: {', '.join(unknown)}" if unknown else ""
+            if self._finds_place() or (self._clock.now() >= until and not unknown):
                 break
         return self.own is not None
 
@@ -243,7 +245,9 @@ class ServedCluster:
             votes = votes or self._promote(process, own, member)
             process.ended(threading.TIMEOUT_MAX)
             if not (self._over.is_set() or self._left or self._leaving):
-                get_logger().error("etcd server lost", how=process.end, log=process.log.tail())
+                log = process.log.tail()
+                self._waiting_for = f"etcd exited ({process.end}): {log[-1] if log else 'its log is empty'}"
+                get_logger().error("etcd server lost", how=process.end, log=log)
         finally:
             if process is not None:
                 process.close()
@@ -291,7 +295,7 @@ class ServedCluster:
         failed. This is safe because no other agent here holds this place."""
         mark = hashlib.sha256(f"{self._cluster.token} {own.peer_url} {_network()}".encode()).hexdigest()[:12]
         prefix = f"elastic-etcd-{mark}-"
-        for left in Path(self._parent or tempfile.gettempdir()).glob(f"{prefix}*"):
+        for left in self._parent.glob(f"{prefix}*"):
             with contextlib.suppress(OSError):  # the folder is being removed, or is not accessible
                 found = left.lstat()
                 if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
@@ -352,18 +356,6 @@ def _held(place: Place, token: str) -> socket.socket | None:
         holds.close()
         return None
     return holds
-
-
-def expect_usable(tls: Security) -> None:
-    """Raise ConfigurationError unless all files for TLS are set and usable."""
-    try:
-        if tls.ca_cert and tls.cert and tls.key:
-            context_of(tls)
-            return
-        message = "serving over https requires ca_cert, ssl_cert and ssl_cert_key; set all, or use http"
-    except OSError as error:
-        message = f"cannot load ca_cert {tls.ca_cert}, ssl_cert {tls.cert} and ssl_cert_key {tls.key}: {error}"
-    raise ConfigurationError(Problem("--rdzv-conf: serve", message))
 
 
 def _flags(tls: Security) -> list[str]:
