@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 from pathlib import Path
@@ -27,10 +26,8 @@ from elastic_core.plugin import (
     RendezvousConnectionError,
     SystemClock,
     get_logger,
-    ip_address,
     joined_host_port,
     later,
-    resolve_host,
 )
 from elastic_etcd.server.gateway import UNUSABLE, ask, is_healthy
 from elastic_etcd.server.process import ServerProcess, find_binary
@@ -43,6 +40,7 @@ if TYPE_CHECKING:
     from elastic_etcd.server.process import Binary, Output
 
 _PROBE_EVERY = 0.05  # seconds between probes while the server starts
+_HOST = "127.0.0.1"
 _PEER = "unix://peer:0"  # a socket file in the server's folder, because a cluster of one needs no port for peers
 _TAKEN = "address already in use"
 
@@ -52,36 +50,25 @@ class EtcdServerError(RendezvousConnectionError):
 
 
 class EtcdServer:
-    """A context manager that starts and stops an etcd server, which forms a cluster of one member. The server ends with
-    this process, no matter how the process ends.
+    """A context manager that starts and stops an etcd server, which forms a cluster of one member and listens on
+    loopback only. The server ends with this process, no matter how the process ends.
 
     Args:
         data_dir: folder for the server's data and log, which is created if it does not exist and is kept for later
             servers (default: a private folder, which `stop` removes).
-        host: address of this machine on which to listen (default: a loopback address, so that only this machine can
-            connect).
-        port: port on which to listen (0: any free port).
     """
 
-    def __init__(
-        self,
-        data_dir: str | os.PathLike[str] | None = None,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, data_dir: str | os.PathLike[str] | None = None, clock: Clock | None = None) -> None:
         self._data_dir = None if data_dir is None else Path(data_dir).absolute()
-        self._host = host
-        self._wanted = port
         self._clock = clock or SystemClock()
         self._undo = contextlib.ExitStack()
         self._reservation: PortReservation | None = None
         self._process: ServerProcess | None = None
 
     def start(self, timeout: Duration = 60, num_retries: int = 3, stderr: Output = None) -> None:
-        """Start the server, and return when it serves. Raises ConfigurationError if there is no binary, or if the port
-        or address is not available. Raises EtcdServerError, with the end of the log, if the server exits or does not
-        serve in time.
+        """Start the server, and return when it serves. Raises ConfigurationError if there is no binary or the data
+        cannot be stored. Raises EtcdServerError, with the end of the log, if the server exits or does not serve in
+        time.
 
         Args:
             timeout: seconds for all attempts together.
@@ -92,12 +79,14 @@ class EtcdServer:
             raise RuntimeError("the server is already running; stop it first")
         if stderr in (subprocess.PIPE, subprocess.STDOUT):
             raise ValueError("stderr must be a file or DEVNULL, because nothing would read the output from a pipe")
-        binary, address = find_binary(), self._address()
+        binary = find_binary()
         deadline = later(self._clock.now(), timeout)
         try:
-            while not self._serves(binary, address, stderr, deadline):
-                if num_retries <= 0 or self._wanted:
-                    raise self._port_taken()
+            while not self._serves(binary, stderr, deadline):
+                if num_retries <= 0:
+                    raise EtcdServerError(
+                        "several ports in a row were already in use (ss -ltnp shows by which process)"
+                    )
                 num_retries -= 1
                 self.stop()
             endpoint, version = self.get_endpoint(), binary.version
@@ -112,10 +101,8 @@ class EtcdServer:
         self._undo.close()
 
     def get_host(self) -> str:
-        """Return the host to which clients connect. It is this machine's name if the server listens on all
-        addresses."""
-        address = ip_address(self._host)
-        return socket.gethostname() if address is not None and address.is_unspecified else self._host
+        """Return the host to which clients connect."""
+        return _HOST
 
     def get_port(self) -> int:
         """Return the port. Raises RuntimeError if the server is not running."""
@@ -138,13 +125,6 @@ class EtcdServer:
         """The server's process id, or 0 if it is not running."""
         return self._process.pid if self._process is not None and not self._process.end else 0
 
-    def failure(self) -> str | None:
-        """Describe how the server ended on its own, with the end of its log. Returns None if it is running or was not
-        started."""
-        if self._process is None or not self._process.end:
-            return None
-        return f"etcd has exited: {self._process.end}{self._process.log.shown()}"
-
     def __enter__(self) -> EtcdServer:
         if self._process is None:
             self.start()
@@ -153,23 +133,19 @@ class EtcdServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _serves(self, binary: Binary, address: str, stderr: Output, deadline: Instant) -> bool:
+    def _serves(self, binary: Binary, stderr: Output, deadline: Instant) -> bool:
         """Start the server at a reserved port, and wait until it serves. Returns False if the port was taken. Raises
         EtcdServerError."""
-        try:
-            self._reservation = PortReservation(self._wanted)
-        except ConfigurationError:
-            raise self._port_taken() from None
+        self._reservation = PortReservation()
         self._undo.callback(self._reservation.release)
         folder = self._prepare_folder()
         name = f"elastic-{secrets.token_hex(8)}"  # unique, to recognize this server by
-        url = f"http://{address}:{self._reservation.port}"
-        probed_at = url.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
+        url = f"http://{self.get_endpoint()}"
         cluster, temporary = f"{name}={_PEER}", self._data_dir is None
         process = ServerProcess(binary, name, folder, (url, url), (_PEER, _PEER), cluster, (), temporary, stderr)
         self._process = process
         self._undo.callback(process.close)
-        while not (answers_as(name, probed_at) and process.known(_PROBE_EVERY)):
+        while not (answers_as(name, url) and process.known(_PROBE_EVERY)):
             if process.ended(_PROBE_EVERY):
                 if _TAKEN in process.log.text():
                     return False
@@ -185,11 +161,6 @@ class EtcdServer:
         process.reports_loss = True
         return True
 
-    def _port_taken(self) -> ConfigurationError:
-        taken = f"the port {self._wanted} is" if self._wanted else "several ports in a row were"
-        advice = "already in use (ss -ltnp shows by which process); choose another"
-        return ConfigurationError(Problem("port", f"{taken} {advice}"))
-
     def _prepare_folder(self) -> Path:
         if self._data_dir is None:
             folder = tempfile.mkdtemp(prefix="elastic-etcd-")
@@ -201,15 +172,6 @@ class EtcdServer:
             problem = f"etcd's data cannot be stored in {self._data_dir}: {error.strerror}; choose another folder"
             raise ConfigurationError(Problem("data_dir", problem)) from error
         return self._data_dir
-
-    def _address(self) -> str:
-        """The host as an IP address, which etcd requires; IPv6 in brackets."""
-        try:
-            number = resolve_host(self._host, 0)[0].host
-        except OSError as error:
-            problem = f"expected an address or name of this machine, found {self._host!r}: {error.strerror}; correct it"
-            raise ConfigurationError(Problem("host", problem)) from error
-        return f"[{number}]" if ":" in number else number
 
 
 def answers_as(name: str, url: str, timeout: float = 1.0) -> bool:
