@@ -38,7 +38,7 @@ def arrives(keys, value):
 
 def expect_order(keys, values):
     """No event arrived twice, and all arrived in order. A list may have replaced some of them."""
-    revisions = [event.pair.mod_revision for event in keys.events]
+    revisions = [pair.mod_revision for pair, _ in keys.events]
     assert revisions == sorted(set(revisions)), "arrived twice"
     arrived = list(dict.fromkeys(keys.values))
     assert arrived == [value for value in values if value in arrived]

@@ -20,16 +20,16 @@ class Followed(Reflector):
         self.lists.append(found)
         self.pairs = {pair.key: pair.value for pair in found.values}
 
-    def _apply(self, event):
-        self.events.append(event)
-        self.pairs.pop(event.pair.key, None)
-        if not event.deleted:
-            self.pairs[event.pair.key] = event.pair.value
+    def _apply(self, pair, deleted):
+        self.events.append((pair, deleted))
+        self.pairs.pop(pair.key, None)
+        if not deleted:
+            self.pairs[pair.key] = pair.value
 
     @property
     def values(self):
         """The values of all events."""
-        return [event.pair.value for event in self.events]
+        return [pair.value for pair, _ in self.events]
 
     def established(self):
         """Wait until the watch is established."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Clock, Duration
     from elastic_etcd.backend.keys import Keys, StateVersion
     from elastic_etcd.client.client import EtcdClient
-    from elastic_etcd.client.values import Event, KeyValue, Range
+    from elastic_etcd.client.values import KeyValue, Range
 
 MOST_KEYS = 16_384
 _MOST_LOGGED = 32
@@ -48,10 +48,10 @@ class KeyCache(Reflector):
         self._pairs = {}  # keys that were known before must not use up the limit
         self._pairs = {pair.key: pair for pair in found.values if self._can_be_ours(pair)}
 
-    def _apply(self, event: Event) -> None:
-        if self._is_newer(event.pair):
-            exists = not event.deleted and self._can_be_ours(event.pair)
-            self._put(event.pair.key, event.pair if exists else None)
+    def _apply(self, pair: KeyValue, deleted: bool) -> None:
+        if self._is_newer(pair):
+            exists = not deleted and self._can_be_ours(pair)
+            self._put(pair.key, pair if exists else None)
 
     def _wait(self, has_news: Callable[[], bool], timeout: Duration) -> bool:
         """Wait like `wait_for`, but return True immediately if the keys have not been read yet, so that the caller

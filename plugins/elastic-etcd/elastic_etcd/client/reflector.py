@@ -29,7 +29,6 @@ from elastic_etcd.client.errors import (
     refusal,
 )
 from elastic_etcd.client.messages import rpc
-from elastic_etcd.client.values import Event, Range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Clock, Duration
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.client.members import Member, Metadata
+    from elastic_etcd.client.values import KeyValue, Range
 
 _DENIALS = ("permission denied", "auth token", "authentication failed", "user name is empty", "auth revision")
 _GREATEST = 2**63 - 1
@@ -180,8 +180,9 @@ class Reflector:
     def _replace(self, found: Range) -> None:
         """Handle a list, which is the range's complete content."""
 
-    def _apply(self, event: Event) -> None:
-        """Handle a change that was reported after the last list. The list may already include it."""
+    def _apply(self, pair: KeyValue, deleted: bool) -> None:
+        """Handle a change that was reported after the last list. The list may already include it. If the key was
+        deleted, the value is empty."""
 
     def _before(self) -> dict[bytes, int]:
         """Return the mod_revisions of the known keys. If a later list has a lower mod_revision for a key, etcd has lost
@@ -318,7 +319,7 @@ class Reflector:
                 stream.renewed = False
                 self._following, self._fault = True, None
             for event in answer.events:
-                self._apply(Event(event.type != 0, key_value(event.kv)))
+                self._apply(key_value(event.kv), event.type != 0)
             self._revision = max(self._revision, reached(answer))
             self._changed.notify_all()
         return True

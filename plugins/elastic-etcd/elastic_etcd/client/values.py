@@ -124,10 +124,3 @@ class Lease:
 
     id: int
     ttl: Duration
-
-
-class Event(NamedTuple):
-    """A change of a key. After a deletion, `pair.value` is empty."""
-
-    deleted: bool
-    pair: KeyValue

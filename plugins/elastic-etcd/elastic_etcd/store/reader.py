@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from elastic_etcd.client.errors import EtcdClosed, EtcdError, EtcdTooLarge, EtcdUnreachable
 from elastic_etcd.client.reflector import Reflector
-from elastic_etcd.client.values import Event, Get, Range, Transaction
+from elastic_etcd.client.values import Get, Range, Transaction
 from elastic_etcd.store.writer import MOST_OPERATIONS, Deadline
 
 if TYPE_CHECKING:
@@ -131,9 +131,9 @@ class _Missing(Reflector):
 
     def _replace(self, found: Range) -> None:
         for pair in found.values:
-            self._apply(Event(False, pair))
+            self._apply(pair, deleted=False)
 
-    def _apply(self, event: Event) -> None:
-        if not event.deleted and event.pair.key in self.missing:
-            self.missing.discard(event.pair.key)
-            self.found[event.pair.key] = event.pair
+    def _apply(self, pair: KeyValue, deleted: bool) -> None:
+        if not deleted and pair.key in self.missing:
+            self.missing.discard(pair.key)
+            self.found[pair.key] = pair

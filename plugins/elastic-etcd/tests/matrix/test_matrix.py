@@ -27,8 +27,8 @@ class RecordedEvents(Reflector):
         super().__init__(*where, revision=revision)
         self.events = []
 
-    def _apply(self, event):
-        self.events.append((event.deleted, event.pair.value))
+    def _apply(self, pair, deleted):
+        self.events.append((deleted, pair.value))
 
 
 def protobuf():
