@@ -38,7 +38,6 @@ class Tokens:
         self.at_hand: Metadata | None = HAS_LEADER if login is None else None
         self._login = login
         self._logging_in = threading.Lock()
-        self._changing = threading.Lock()
 
     def metadata(self, member: Member, patience: Duration = LOGGING_IN) -> Metadata:
         """Return metadata for a call on `member`. The member then rejects the call unless it knows a leader and our
@@ -60,9 +59,8 @@ class Tokens:
         """Record that the server does not know this token. Returns whether the next `metadata` will log in again."""
         if self._login is None:
             return False
-        with self._changing:
-            if self.at_hand == metadata:  # otherwise another thread has already replaced it
-                self.at_hand = None
+        if self.at_hand == metadata:  # otherwise another thread has already replaced it
+            self.at_hand = None
         return True
 
 
