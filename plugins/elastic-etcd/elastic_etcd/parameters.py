@@ -21,7 +21,7 @@ from elastic_etcd.client.login import Login
 from elastic_etcd.plugin import CONNECTION, LEASE_TTL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from elastic_core.plugin import Duration
 
@@ -74,18 +74,16 @@ class EtcdParameters:
 def read_parameters(
     endpoint: str,
     options: Mapping[str, Any],
-    environment: Mapping[str, str] | None = None,
     origin: str = "--rdzv-conf",
     endpoint_origin: str = ORIGIN,
 ) -> EtcdParameters:
-    """Read the endpoint and the options. Raises one ConfigurationError that lists all problems.
+    """Read the endpoint and the options. Raises one ConfigurationError that lists all problems. The variable with the
+    password is removed from this process's environment.
 
     Args:
         endpoint: one or more `[scheme://]host[:port]`, separated by commas.
         options: the values of the options in CONNECTION and LEASE_TTL, as strings or typed values. None and an empty
             string mean that the option is not set.
-        environment: contains the variable with the password (default: this process's environment, from which the
-            variable is then removed).
         origin, endpoint_origin: the source of the options and of the endpoint, for messages.
     """
     own = (*CONNECTION, LEASE_TTL)
@@ -98,7 +96,7 @@ def read_parameters(
     except ConfigurationError as error:
         reading.problems += error.problems
     security = reading.security(endpoints)
-    login = reading.login(_own_password if environment is None else environment.get)
+    login = reading.login()
     if login is not None and security is None:
         reading.expect_nobody_listens(endpoints)
     prefix = reading.prefix()
@@ -107,7 +105,7 @@ def read_parameters(
     return EtcdParameters(endpoints, security, login, prefix, typed["read_timeout"], typed["lease_ttl"])
 
 
-def _own_password(variable: str) -> str | None:
+def _password_in(variable: str) -> str | None:
     """Return the value of the environment variable, even if an earlier call has removed it. It is removed so that no
     process that is started later inherits it."""
     if (found := os.environ.pop(variable, None)) is not None:
@@ -144,10 +142,10 @@ class _Reading:
             self._wrong("protocol", f"{given[0]} requires https, but the protocol is http; change or remove one")
         return Security(ca_cert, cert, key) if chosen == "https" else None
 
-    def login(self, variables: Callable[[str], str | None]) -> Login | None:
+    def login(self) -> Login | None:
         user, written = self._given("user"), [name for name in _PASSWORDS if self._given(name)]
         variable = self._given("password_env") or PASSWORD_ENV
-        held = variables(variable)  # even without a user, because this removes the process's own variable
+        held = _password_in(variable)  # even without a user, because this removes the variable
         if user is None:
             if written:
                 self._wrong("user", "a password requires a user")

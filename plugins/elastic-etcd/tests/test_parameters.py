@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
+from unittest.mock import patch
 
 import pytest
+from elastic_etcd import parameters as parameters_module
 from elastic_etcd.client.channel import Security
 from elastic_etcd.client.login import Login
 from elastic_etcd.parameters import Endpoint, EtcdParameters, parse_endpoints, read_parameters
@@ -59,7 +61,9 @@ def test_all_invalid_endpoints_are_reported_together():
 
 
 def read(endpoint="a", environment=None, **options):
-    return read_parameters(endpoint, options, environment or {})
+    """The password's variable is removed from the environment, but remembered."""
+    with patch.dict(os.environ, environment or {}), patch.dict(parameters_module._taken, clear=True):
+        return read_parameters(endpoint, options)
 
 
 def problems(*args, **options):
