@@ -11,6 +11,7 @@ from elastic_core.clock import SystemClock, later, swapped
 from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousTimeoutError
 from elastic_core.operate.commands import ANSWER
 from elastic_core.operate.observation import observed
+from elastic_core.operate.status import snapshot_of
 from elastic_core.rendezvous.codec import decoded_state, encoded_state
 from elastic_core.rendezvous.lifeline import Lifeline
 from elastic_core.rendezvous.model import State, drained
@@ -55,7 +56,7 @@ def drain(
         RendezvousConnectionError, RendezvousStateError, ConfigurationError: see `observed`.
     """
     with observed(settings, manager, ANSWER, clock, pause) as (watcher, job):
-        node = node_called(word, job)
+        node = node_called(word, job, snapshot_of(job, settings).missing)
         with _lifelines([node]) as ended:
             again = node.key in (job.state or State()).draining
             state = within(ANSWER, lambda: ask(watcher.backend, [node], deadline), settings.rdzv_endpoint)
@@ -78,20 +79,27 @@ def stop(
     """Ask all nodes to leave the job, and wait until they have left. For the arguments and errors, see `drain`. Also
     raises RendezvousConnectionError if the store stops while it is not known that all nodes have left."""
     with observed(settings, manager, ANSWER, clock, pause) as (watcher, job):
-        nodes = alive(job.roster, job.state or State())
+        before = job.state or State()
+        nodes, missing = alive(job.roster, before), snapshot_of(job, settings).missing
         if not nodes:
-            raise NotFoundError(_over(job.state.closed) if job.state and job.state.closed else "the job has no nodes")
+            raise NotFoundError(_over(before.closed) if before.closed else "the job has no nodes")
+        late = [entry for entry in job.entries if entry.node in missing]  # they obey if they come back soon
         with _lifelines(nodes) as ended:
-            state = within(ANSWER, lambda: ask(watcher.backend, nodes, deadline), settings.rdzv_endpoint)
+            state = within(ANSWER, lambda: ask(watcher.backend, [*nodes, *late], deadline), settings.rdzv_endpoint)
             if state.closed:
                 show(in_one_line(_over(state.closed)))
                 return
             patience = f"; waiting up to {timeout:g} s until they have left" if timeout else ""
-            show(f"asked {counted(len(nodes), 'node')} to leave{patience}")
+            asked = f"asked {counted(len(nodes), 'node')} to leave"
+            if all(node.key in before.draining for node in nodes):
+                asked = "all nodes had already been asked to leave, and their deadlines stay the same"
+            show(f"{asked}{patience}")
             if timeout:
                 wait = functools.partial(_await_all, watcher, job, nodes, ended, timeout)
                 within(timeout + 3 * ANSWER, wait, settings.rdzv_endpoint)
                 show("all nodes have left")
+            if missing:
+                show(in_one_line(f"missing: {', '.join(missing)}; a node that comes back continues the job"))
 
 
 @contextlib.contextmanager
@@ -143,9 +151,9 @@ def _await_all(
     return job
 
 
-def node_called(word: str, job: JobObservation) -> Entry:
+def node_called(word: str, job: JobObservation, missing: Sequence[str] = ()) -> Entry:
     """Return the live node whose id is `word`. If there is none, return the only live node whose host name is `word` or
-    whose rank in the running round is `word`.
+    whose rank in the running round is `word`. `missing` contains the names of lost nodes, for the message.
 
     Raises:
         NotFoundError: no node matches, or several do; the message lists the nodes.
@@ -159,7 +167,10 @@ def node_called(word: str, job: JobObservation) -> Entry:
         return found[0]
     if found:
         raise NotFoundError(f"{word!r} matches {len(found)} nodes: {_names(found)}; give a node's id")
-    raise NotFoundError(f"no node matches {word!r} (nodes: {_names(live)})")
+    if state.closed:
+        raise NotFoundError(_over(state.closed))
+    lost = f"; missing: {', '.join(missing)}" if missing else ""
+    raise NotFoundError(f"no node matches {word!r} (nodes: {_names(live)}{lost})")
 
 
 def _names(entries: Sequence[Entry]) -> str:

@@ -237,6 +237,29 @@ def test_stop_with_a_zero_timeout_does_not_wait(job, store, stopped):
     assert stopped(Beating(backend, ["a/1", "b/1"]), inner, timeout=0.0) == ["asked 2 nodes to leave"]
 
 
+def test_stop_names_lost_nodes_which_may_come_back(job, store, stopped, drained):
+    """Node c was lost but still has an entry, for example because it is suspended. Node b has none."""
+    lost = ended(job.state("abc"), Cause.LOST, "b, c", "b, c were lost", ("b/1", "c/1"))
+    backend, inner = store(lost, "ac")
+    lines = stopped(Beating(backend, ["a/1"]), inner, timeout=0.0)
+    assert lines == ["asked 1 node to leave", "missing: b, c; a node that comes back continues the job"]
+    assert set(state_in(backend).draining) == {"a/1", "c/1"}
+    with pytest.raises(NotFoundError, match=r"no node matches 'b' \(nodes: a; missing: b, c\)"):
+        drained(Beating(backend, ["a/1"]), inner, word="b")
+
+
+def test_second_stop_says_that_it_changes_nothing(job, store, stopped):
+    backend, inner = store(replace(job.state("ab"), draining={"a/1": 9.0, "b/1": 9.0}))
+    (line,) = stopped(Beating(backend, ["a/1", "b/1"]), inner, timeout=0.0)
+    assert line == "all nodes had already been asked to leave, and their deadlines stay the same"
+
+
+def test_drain_of_a_finished_job_says_that_it_is_over(job, store, drained):
+    backend, inner = store(closed(job.state("ab"), "a", "done", succeeded=True), "")
+    with pytest.raises(NotFoundError, match="the job is already over: closed by a: done"):
+        drained(Beating(backend, []), inner)
+
+
 def test_stop_of_a_job_without_nodes_is_an_error(job, store, stopped):
     backend, inner = store(job.state("ab"), "")
     with pytest.raises(NotFoundError):
