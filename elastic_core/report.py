@@ -133,7 +133,7 @@ def _tail(failure: ProcessFailure) -> Iterable[str]:
     lines = failure.message.splitlines()
     if not lines:
         if "\n" not in failure.stack:  # otherwise, Python has written the stacks to stderr
-            yield "  The worker wrote no error file and nothing to stderr."
+            yield "  No error file and no output on stderr were found."
         return
     source = f"error file {failure.error_file}" if failure.error_file != "<N/A>" else "last lines of its stderr"
     yield f"  {source}:"

@@ -118,14 +118,14 @@ def test_missing_stack_is_explained():
         "on node7: hang: no beat\n  no stack: it is not Python\n  last lines of its stderr:\n    step 7"
     )
     silent = failure(0, reason="hang: no beat", stack="no stack: it is not Python")
-    assert "nothing to stderr" in as_text(ChildFailedError("train.py", {0: silent}))
+    assert "no output on stderr" in as_text(ChildFailedError("train.py", {0: silent}))
     shown = failure(0, reason="hang: no beat", stack="Thread 0x1:\n  File x")
-    assert "nothing to stderr" not in as_text(ChildFailedError("train.py", {0: shown}))
+    assert "no output on stderr" not in as_text(ChildFailedError("train.py", {0: shown}))
 
 
 def test_failure_without_output_says_so():
     assert as_text(ChildFailedError("train.py", {0: failure(0)}), "job").endswith(
-        "  The worker wrote no error file and nothing to stderr."
+        "  No error file and no output on stderr were found."
     )
 
 

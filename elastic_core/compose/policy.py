@@ -16,6 +16,7 @@ from elastic_core.config.values import is_secret, split_commas
 from elastic_core.interfaces.workers import Work
 from elastic_core.log import get_logger
 from elastic_core.workers.group import GroupPolicy
+from elastic_core.workers.output import unwritable
 from elastic_core.workers.process import EnvironmentPolicy, more_files
 from elastic_core.workers.streams import OutputPolicy, Stream
 
@@ -128,7 +129,10 @@ def _log_dir(settings: Settings, stack: contextlib.ExitStack) -> Path | None:
     the end."""
     if settings.log_dir is not None or not _writes_files(settings):
         return settings.log_dir and Path(os.path.abspath(settings.log_dir))  # noqa: PTH100 - without following links
-    folder = Path(tempfile.mkdtemp(prefix="elastic-logs-"))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="elastic-logs-"))
+    except OSError as error:
+        raise unwritable(error, log_dir=False) from error
     stack.callback(_remove_if_empty, folder)
     get_logger().info("log directory created", path=str(folder), reason="log files were requested without --log-dir")
     return folder

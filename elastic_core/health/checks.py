@@ -6,9 +6,9 @@ import threading
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import LONG_AGO
-from elastic_core.errors import ConfigurationError
+from elastic_core.errors import ConfigurationError, InvalidPlugin, described_error
 from elastic_core.interfaces.health import CheckLevel, CheckResult, CheckStatus
-from elastic_core.support.bounded import BackgroundCall, CallTimeout
+from elastic_core.support.bounded import BackgroundCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,21 +23,21 @@ FRESH: Duration = 60.0
 def result_of(check: HealthCheck, call: BackgroundCall[object], patience: Duration) -> CheckResult:
     """Return the result of a started check. The result is a failure if the check raises an error, does not return a
     CheckResult, or does not finish within `patience` seconds."""
-    try:
-        found = call.result(patience)
-    except CallTimeout:
+    if not call.wait(patience):
         message = f"no answer within {check.timeout:g} s"
         return CheckResult(CheckLevel.FAILURE, message, "inspect the service or device that is checked")
+    try:
+        found = call.result()
+        if isinstance(found, CheckResult) and isinstance(found.level, CheckLevel):
+            return CheckResult(found.level, str(found.message), str(found.remedy))
+        raise InvalidPlugin(f"expected a CheckResult, found {found!r}")
     except ConfigurationError as error:
         message, _, remedy = error.problems[0].message.partition("; ")
         return CheckResult(CheckLevel.FAILURE, message, remedy)
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises, the other checks are shown
-        return CheckResult(CheckLevel.FAILURE, str(error) or type(error).__name__)
-    if isinstance(found, CheckResult) and isinstance(found.level, CheckLevel):
-        return CheckResult(found.level, str(found.message), str(found.remedy))
-    return CheckResult(
-        CheckLevel.FAILURE, f"expected a CheckResult, found {found!r}", "report this to the plugin's authors"
-    )
+    except InvalidPlugin as error:
+        return CheckResult(CheckLevel.FAILURE, str(error), "report this to the plugin's authors")
+    except BaseException as error:  # noqa: BLE001 - whatever a plugin raises, the other checks are shown
+        return CheckResult(CheckLevel.FAILURE, described_error(error))
 
 
 class RunningChecks:

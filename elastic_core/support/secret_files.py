@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import stat
 from pathlib import Path
@@ -55,9 +56,16 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
 
 def keep_memory_private() -> None:
     """Protect the secret in this process's memory: disable core dumps, and keep other processes of the same user from
-    reading the memory. Programs that this process starts are not affected. ssh-agent does the same."""
+    reading the memory. Processes that this process starts or forks are not affected. ssh-agent does the same."""
     with contextlib.suppress(OSError, AttributeError):  # not on Linux
         ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+        _dumpable_forks()
+
+
+@functools.cache
+def _dumpable_forks() -> None:
+    """Make forked children dumpable. Otherwise, torch could not pass file descriptors between forked workers."""
+    os.register_at_fork(after_in_child=functools.partial(ctypes.CDLL(None).prctl, _SET_DUMPABLE, 1, 0, 0, 0))
 
 
 def _find(path: Path) -> int:

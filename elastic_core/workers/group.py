@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock
+from elastic_core.errors import ConfigurationError
 from elastic_core.interfaces.workers import Launch, Leftover, WorkerExit
 from elastic_core.log import get_logger, tolerating
 from elastic_core.stop import STOP_FILE, StopFile
@@ -372,7 +374,16 @@ class LocalWorkers:
             raise cannot_start(error, len(plan.ranks)) from error
         log_dir = self._policy.output.log_dir
         folder = round_folder(log_dir or scratch, plan)
-        make_folder(folder, log_dir / "latest" if log_dir else None)
+        try:
+            make_folder(folder, log_dir / "latest" if log_dir else None)
+        except ConfigurationError as error:
+            full = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
+            if not full or log_dir is None or plan.round == 1:
+                raise
+            reason = f"{error.problems[0].message}; until the next round, the files are in a temporary folder"
+            get_logger().warning("output lost", reason=reason)
+            folder = round_folder(scratch, plan)
+            make_folder(folder, None)
         return folder
 
     def _ensure_guardian(self) -> Guardian:

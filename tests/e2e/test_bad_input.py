@@ -356,3 +356,27 @@ def test_error_in_a_restart_is_shown_with_the_failure(elastic):
     assert "--log-dir" in paragraph(done.err)
     assert "Root cause: rank 0" in paragraph(done.err)
     assert "the real reason" in paragraph(done.err)
+
+
+FILLS_THE_DISK = """
+import os, sys
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    try:
+        for number in range(1000):
+            open(os.path.join(sys.argv[1], str(number)), "w").close()
+    except OSError:
+        sys.exit(1)
+"""
+
+
+def test_full_log_disk_does_not_end_the_job(elastic):
+    """The folder of the second round cannot be created."""
+    (elastic.cwd / "logs").mkdir()
+    words = ["run", "--log-dir=logs", "--redirects=3", "--max-restarts=1", elastic.script("fill.py", FILLS_THE_DISK)]
+    mount = 'mount -t tmpfs -o nr_inodes=32 none logs && touch mounted && exec "$@"'
+    command = ["unshare", "-m", "sh", "-c", mount, "sh", sys.executable, "-m", "elastic_core", *words, "logs"]
+    done = elastic.finish(elastic.program(*command))
+    if not (elastic.cwd / "mounted").exists():
+        pytest.skip(f"no file system can be mounted here: {done.err}")
+    assert done.code == 0
+    assert done.err.count("output lost") == 1

@@ -61,6 +61,11 @@ def raises(error):
     raise error
 
 
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
 @pytest.mark.parametrize(
     ("make", "message", "remedy"),
     [
@@ -72,6 +77,9 @@ def raises(error):
         ),
         (lambda: raises(NotFoundError("no such mount")), "no such mount", ""),
         (lambda: raises(KeyError()), "KeyError", ""),
+        (lambda: raises(KeyboardInterrupt()), "KeyboardInterrupt", ""),
+        (lambda: raises(Unprintable()), "Unprintable", ""),
+        (lambda: CheckResult(CheckLevel.OK, Unprintable()), "RuntimeError: no text", ""),
         (lambda: raises(ConfigurationError(Problem("x", "not mounted; mount it"))), "not mounted", "mount it"),
     ],
 )

@@ -67,11 +67,14 @@ def read(path: str) -> Content | None:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    with open(fd, "rb") as file:
+    try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{path} is not a regular file")
-        body = file.read(MOST_BYTES + 1)
+        with open(fd, "rb", closefd=False) as file:  # refuses folders, and would not close their descriptor
+            body = file.read(MOST_BYTES + 1)
+    finally:
+        os.close(fd)
     if len(body) > MOST_BYTES:
         raise OSError(f"{path} is longer than {MOST_BYTES} bytes")
     return Content(body.decode(), status.st_mtime)
