@@ -19,6 +19,7 @@ from elastic_core.config.values import Std
 from elastic_core.error_file import VARIABLE, ErrorHandler, get_error_handler, record
 from elastic_core.errors import ChildFailedError, ProcessFailure, SignalException
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
+from elastic_core.log import show_unless_configured
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
 from elastic_core.workers.logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs, placer_of, to_map
 from elastic_core.workers.numa import Binding, mode_of, read_machine
@@ -136,7 +137,11 @@ class PContext:
             elif until is not None and self._clock.now() >= until:
                 return None
             else:
-                self._events.wait(self._processes.sentinels(), until)
+                try:
+                    self._events.wait(self._processes.sentinels(), until)
+                except OSError:
+                    if self._result is None:  # otherwise, a signal handler has called `close`
+                        raise
         return self._result
 
     def close(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
@@ -206,6 +211,7 @@ def start_processes(
     if not args or set(args) != ranks or set(envs) != ranks:
         found = f"{sorted(args)} and {sorted(envs)}"
         raise RuntimeError(f"args and envs must have the same keys, the local ranks 0, 1, ...; found {found}")
+    show_unless_configured()
     specs = _Asked(logs_specs)
     output = OutputPolicy(
         prefix_template=log_line_prefixes or None,

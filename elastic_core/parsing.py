@@ -43,6 +43,10 @@ def parse_filled_text(raw: object) -> str:
     text = parse_text(raw).strip()
     if not text:
         raise unexpected("a non-empty string", raw)
+    try:
+        text.encode()  # names are sent to other nodes
+    except UnicodeEncodeError:
+        raise unexpected("text in UTF-8", raw) from None
     return text
 
 

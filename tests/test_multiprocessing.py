@@ -139,6 +139,16 @@ def test_entry_point_that_is_not_callable_does_not_end_the_program(method, tmp_p
     assert (done.returncode, done.stdout) == (0, "1\n")
 
 
+def test_signal_handler_can_close_during_a_wait(start):
+    context = start(time.sleep, (600,), start_method="fork")
+    before = signal.signal(signal.SIGALRM, lambda *_: context.close(signal.SIGKILL))
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        assert context.wait() is not None
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 EXITS_EARLY = """
 import sys
 import time

@@ -273,7 +273,8 @@ def as_text(snapshot: Snapshot) -> str:
         if end.cause_unclear and snapshot.phase is Phase.GATHERING:
             cost = "; a lost node may be the cause; the next round or a late heartbeat will show whether it is"
         lines += ["", f"Last round ended: {end.cause.value}: {end.reason}{cost}"]
-    return "\n".join([*map(in_one_line, lines), *failure_lines(first_failures(state))]) + "\n"
+    lost = state.end is not None and state.end.cause is Cause.LOST  # the failures are its consequences
+    return "\n".join([*map(in_one_line, lines), *failure_lines({} if lost else first_failures(state))]) + "\n"
 
 
 def _summary(snapshot: Snapshot) -> Iterator[str]:

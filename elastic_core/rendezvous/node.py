@@ -426,10 +426,14 @@ class Node:
         self._roster_stale = True
         if before is not None and before.round != state.round:
             self.seen = replace(self.seen, ended=frozenset(), heard=frozenset())
-        own, jobs = ((it.min_nodes, it.max_nodes) for it in (self.settings, state))
-        if own != jobs and state.open and (before is None or before.round != state.round):
-            here, leads = (f"{least}:{most}" for least, most in (own, jobs))
-            self._note("warning", "settings differ", setting="--nnodes", here=here, leader=leads)
+        if state.open and (before is None or before.round != state.round):
+            here, job = (f"{it.min_nodes}:{it.max_nodes}" for it in (self.settings, state))
+            for name, own, jobs in (
+                ("--nnodes", here, job),
+                ("--max-restarts", self.entry.max_restarts, state.max_restarts),
+            ):
+                if own != jobs:
+                    self._note("warning", "settings differ", setting=name, here=own, job=jobs)
         nobody_leads = bool(state.round) and not state.open and not state.closed and not state.busy
         self.election = replace(self.election, recount=nobody_leads)
         self._follow()

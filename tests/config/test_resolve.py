@@ -116,6 +116,13 @@ def test_empty_run_id_is_rejected(config_reader, line):
     assert problems == {"--rdzv-id": "expected a non-empty string, found ''"}
 
 
+@pytest.mark.parametrize("flag", ["--rdzv-id", "--node-id"])
+def test_name_that_is_not_utf8_is_rejected(config_reader, flag):
+    """Python decodes arguments with surrogates, which cannot be sent to other nodes."""
+    problems = config_reader.problems([f"{flag}=a\udcff", "train.py"])
+    assert problems == {flag: r"expected text in UTF-8, found 'a\udcff'"}
+
+
 @pytest.mark.parametrize("nodes", ["0", "4:2", "1:"])
 def test_invalid_node_range_is_quoted_as_written(config_reader, nodes):
     problems = config_reader.problems(f"--nnodes {nodes} train.py")

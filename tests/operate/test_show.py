@@ -97,6 +97,14 @@ def test_names_and_reasons_cannot_control_a_terminal(job, text_of, failure):
     assert "    a\tb \\x1b[2J\\u202e\n    \n    Root cause: rank 9\n" in text
 
 
+def test_consequences_of_a_lost_node_are_not_shown_as_the_root_cause(job, text_of, failure):
+    report = Report("a/1", "a", (failure(1),), certain=True)
+    lost = replace(ended(job.state("ab"), Cause.LOST, "b", "b was lost", ("b/1",)))
+    text = text_of(replace(lost, end=replace(lost.end, reports=(report,))), job.entries("a"))
+    assert "\nLast round ended: node lost: b was lost" in text
+    assert "Root cause" not in text
+
+
 def test_failure_is_shown_with_its_message(job, text_of, failure):
     report = Report("a/1", "a", (failure(1, message="ValueError: x", node="a", reason="exit code 1"),), certain=True)
     text = text_of(failed(job.state("ab"), RoundId(3), report), job.entries("ab"))

@@ -900,6 +900,20 @@ def test_node_with_other_bounds_than_the_leaders_says_so(most):
     assert "settings differ" not in leader.notes
 
 
+@pytest.mark.parametrize("most", [0, 3])
+def test_node_that_allows_fewer_restarts_than_the_job_says_so(most):
+    leader = OneNode(min_nodes=2, max_nodes=2)
+    other = OneNode(leader.memory, leader.clock, "b", min_nodes=2, max_nodes=2)
+    for one, allowed in ((leader, 3), (other, most)):
+        one.node.entry = replace(one.node.entry, max_restarts=allowed)
+        one.join()
+    leader.hear()
+    other.hear()
+    assert other.state.max_restarts == 3
+    assert ("settings differ" in other.notes) == (most != 3)
+    assert "settings differ" not in leader.notes
+
+
 def test_bounds_of_a_round_that_is_over_do_not_count():
     """Such as those of a job that was stopped, and starts again with other bounds."""
     before = OneNode(min_nodes=1, max_nodes=1)
