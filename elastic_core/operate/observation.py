@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock, later
-from elastic_core.errors import NotFoundError, RendezvousStateError
+from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousStateError
 from elastic_core.operate.target import opened
 from elastic_core.rendezvous.codec import decoded_entry, decoded_state
 from elastic_core.rendezvous.effects import Registration
@@ -202,7 +202,14 @@ def observed(
         watcher = Watcher(backend, clock or SystemClock(), pause or threading.Event().wait, seal)
         begun = watcher.clock.now()
         empty = JobObservation(begun, begun, Observation.of(settings_of(params)))
-        job = within(timeout + GRACE, lambda: watcher.look(empty), settings.rdzv_endpoint)
+        try:
+            job = within(timeout + GRACE, lambda: watcher.look(empty), settings.rdzv_endpoint)
+        except RendezvousConnectionError as error:
+            record = manager.backend_named(settings.rdzv_backend)
+            if record is None or not record.hosted:
+                raise
+            message = f"{error}; if the job has ended, so has its store, which the job's nodes host"
+            raise RendezvousConnectionError(message) from error
         if job.is_empty:
             unsigned = f" ({seal.refused} entries are not signed with this secret)" if seal.refused else ""
             raise NotFoundError(
