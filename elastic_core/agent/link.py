@@ -3,7 +3,7 @@ ranks to its workers.
 
 There are two kinds of handlers. Some handlers push verdicts and count failures. Plain handlers only form rounds, so the
 link polls them for waiting nodes, the agent's own budget counts the failures, and there is no exit barrier. Their
-methods may block, so each call runs in a thread of its own.
+methods may block, so each call runs in a separate thread.
 
 Handlers written for torchrun return a rank and a size, but not the other members. Each node therefore introduces itself
 in the round's store, under its rank, and reads the other nodes' introductions. This takes two small operations per

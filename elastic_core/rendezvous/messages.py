@@ -117,7 +117,7 @@ def progress(
     wanted = settings.min_nodes if gathering.joined < settings.min_nodes else settings.max_nodes
     text = f"{gathering.joined} of {wanted} nodes joined"
     if gathering.missing:
-        return f"{text}, missing: {first_names(gathering.missing)}"
+        return f"{text}, waiting for: {first_names(gathering.missing)}"
     if gathering.joined < settings.min_nodes and state.end is not None and state.end.cause is Cause.LOST:
         return f"{text}; {state.end.reason}"
     return f"{text}, {gathering.reason.split(', ', 1)[-1]}" if gathering.joined >= settings.min_nodes else text

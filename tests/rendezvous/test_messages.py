@@ -112,7 +112,7 @@ def text(build):
     ("gathering", "expected"),
     [
         (Wait("1 of 2 nodes joined", None, 1, 2), "1 of 2 nodes joined"),
-        (Wait("1 of 2 nodes joined", None, 1, 2, ("b", "c")), "1 of 2 nodes joined, missing: b, c"),
+        (Wait("1 of 2 nodes joined", None, 1, 2, ("b", "c")), "1 of 2 nodes joined, waiting for: b, c"),
         (
             Wait("2 nodes joined, waiting for the last call", None, 2, 4),
             "2 of 4 nodes joined, waiting for the last call",
