@@ -300,4 +300,17 @@ def show_unless_configured() -> None:
         configure(level="warning")
 
 
+def show_unless_logged() -> None:
+    """Show warnings and errors on stderr, unless `configure` has been called or the program has set up Python's
+    logging, which then gets them."""
+    import logging
+
+    logger: logging.Logger | None = logging.getLogger("elastic_core")
+    while logger is not None:
+        if any(not isinstance(handler, logging.NullHandler) for handler in logger.handlers):
+            return
+        logger = logger.parent if logger.propagate else None
+    show_unless_configured()
+
+
 _output: _Output | _Unconfigured = _Unconfigured()

@@ -19,7 +19,7 @@ from elastic_core.config.values import Std
 from elastic_core.error_file import VARIABLE, ErrorHandler, get_error_handler, record
 from elastic_core.errors import ChildFailedError, ProcessFailure, SignalException
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
-from elastic_core.log import show_unless_configured
+from elastic_core.log import show_unless_logged
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
 from elastic_core.workers.logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs, placer_of, to_map
 from elastic_core.workers.numa import Binding, mode_of, read_machine
@@ -83,6 +83,7 @@ class PContext:
         self._stop = GroupStop(self._processes, self._events, self._clock, _KILL_TIMEOUT)
         self._pids: dict[int, int] = {}
         self._result: RunProcsResult | None = None
+        self._closing = False
 
     def start(self) -> None:
         """Start all processes. If one of them cannot be started, no process is left running. `start_processes` calls
@@ -139,7 +140,7 @@ class PContext:
             else:
                 try:
                     self._events.wait(self._processes.sentinels(), until)
-                except OSError:
+                except (OSError, ValueError, RuntimeError):
                     if self._result is None:  # otherwise, a signal handler has called `close`
                         raise
         return self._result
@@ -154,6 +155,9 @@ class PContext:
         Raises:
             UnkillableWorkersError: a process survived SIGKILL.
         """
+        if self._closing:  # this call is a signal handler's
+            return
+        self._closing = True
         try:
             if self._result is None:
                 self._end(death_sig or signal.SIGTERM, timeout)
@@ -161,6 +165,7 @@ class PContext:
             atexit.unregister(self._close_at_exit)
             self._events.close()
             self._processes.close()
+            self._closing = False
 
     def _close_at_exit(self, owner: int) -> None:
         """End the processes of a program that exits without waiting for them, unless this is a fork of the program.
@@ -211,7 +216,7 @@ def start_processes(
     if not args or set(args) != ranks or set(envs) != ranks:
         found = f"{sorted(args)} and {sorted(envs)}"
         raise RuntimeError(f"args and envs must have the same keys, the local ranks 0, 1, ...; found {found}")
-    show_unless_configured()
+    show_unless_logged()
     specs = _Asked(logs_specs)
     output = OutputPolicy(
         prefix_template=log_line_prefixes or None,

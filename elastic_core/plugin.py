@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         RendezvousConnectionError as RendezvousConnectionError, RendezvousError as RendezvousError,
         RendezvousStateError as RendezvousStateError, RendezvousTimeoutError as RendezvousTimeoutError
     )
-    from elastic_core.log import get_logger as get_logger, show_unless_configured as show_unless_configured
+    from elastic_core.log import get_logger as get_logger, show_unless_logged as show_unless_logged
     from elastic_core.clock import (
         Backoff as Backoff, Clock as Clock, Duration as Duration, Instant as Instant, SystemClock as SystemClock,
         later as later
@@ -142,7 +142,7 @@ _HOMES = {
         "ElasticError ConfigurationError Problem PluginError ProcessFailure RendezvousError "
         "RendezvousClosedError RendezvousConnectionError RendezvousStateError RendezvousTimeoutError"
     ),
-    "elastic_core.log": "get_logger show_unless_configured",
+    "elastic_core.log": "get_logger show_unless_logged",
     "elastic_core.clock": "Clock SystemClock Instant Duration later Backoff",
     # facts and context for the hooks of a running job
     "elastic_core.interfaces.observer": (

@@ -15,11 +15,16 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from elastic_core.agent.interface import Worker
 from elastic_core.clock import later
-from elastic_core.errors import RendezvousConnectionError, RendezvousStateError, RendezvousTimeoutError
+from elastic_core.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
 from elastic_core.interfaces.handler import Outcome, RendezvousInfo, RoundHandler, Verdict
 from elastic_core.interfaces.node import Member, Round
 from elastic_core.log import get_logger, tolerating
@@ -43,6 +48,7 @@ _OVERDUE: Duration = 0.05  # seconds until a handler is asked again if the time 
 _KEY = "elastic/member/{rank}"
 _LONGEST = 4096  # bytes
 _MOST = 2**31
+T = TypeVar("T")
 
 
 class Link:
@@ -91,6 +97,8 @@ class Link:
         the handler's errors. This method may run in another thread."""
         if self._poll is not None:
             self._poll.wait(threading.TIMEOUT_MAX)
+            if self.has_left:
+                raise RendezvousClosedError("this node has left")
         info = self._handler.next_rendezvous()
         formed: Round | None = getattr(info, "formed", None)
         if formed is None:
@@ -133,11 +141,13 @@ class Link:
         return None
 
     def leave(self, reason: str) -> None:
-        """Notify the other nodes that this node is leaving. Only the first call has an effect. Blocks for at most
-        LEAVE_PATIENCE, and never raises."""
-        if self.rounds is None or self.has_left:
+        """Notify the other nodes that this node is leaving, if the handler can. Only the first call has an effect.
+        Blocks for at most LEAVE_PATIENCE, and never raises."""
+        if self.has_left:
             return
         self.has_left = True
+        if self.rounds is None:
+            return
         try:
             verdict = self.rounds.verdict()
             if verdict and verdict.outcome in (Outcome.CLOSED, Outcome.FENCED):
@@ -151,21 +161,33 @@ class Link:
     def close(self) -> str:
         """Close a plain handler's rendezvous at the end of the job. Blocks for at most LEAVE_PATIENCE. Returns a clause
         to append to the reason for the end if closing fails, otherwise an empty string."""
+        if self.rounds is not None:
+            return ""
+        call = _in_thread(self._close_handler, "rendezvous-close")
         try:
-            if self.rounds is None:
-                BackgroundCall(self._handler.set_closed).result(LEAVE_PATIENCE)
+            if call is None:
+                self._close_handler()
+            else:
+                call.result(LEAVE_PATIENCE)
         except CallTimeout:
             return f"; the other nodes could not be notified within {LEAVE_PATIENCE:g} s"
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a third party's handler may raise any error
             return f"; the other nodes could not be notified: {error}"
         return ""
 
+    def _close_handler(self) -> None:
+        if self._poll is not None:
+            self._poll.wait(LEAVE_PATIENCE)
+        self._handler.set_closed()
+
     def _waiting(self) -> int | None:
-        """Return the number of waiting nodes, 0 during an outage, or None until the handler has answered."""
+        """Return the number of waiting nodes, or None until the handler has answered. Returns 0 during an outage, and
+        if no thread can be started."""
+        if self._poll is None:
+            self._poll = _in_thread(self._handler.num_nodes_waiting, "rendezvous-poll", self._listener)
+            if self._poll is None:
+                return 0
         try:
-            self._poll = self._poll or BackgroundCall(
-                self._handler.num_nodes_waiting, "rendezvous-poll", self._listener
-            )
             waiting = self._poll.result()
         except CallTimeout:
             return None
@@ -188,6 +210,16 @@ class Link:
             get_logger().warning("rendezvous out of reach", reason=str(error), tolerated_seconds=patience)
         elif patience is not None and now - self._failing_since >= patience:
             raise error
+
+
+def _in_thread(
+    action: Callable[[], T], name: str, then: Callable[[], object] = lambda: None
+) -> BackgroundCall[T] | None:
+    """Start a call in a new thread. Returns None if no thread can be started."""
+    try:
+        return BackgroundCall(action, name, then)
+    except RuntimeError:
+        return None
 
 
 class Introduction(NamedTuple):

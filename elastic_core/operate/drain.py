@@ -94,12 +94,12 @@ def stop(
             if all(node.key in before.draining for node in nodes):
                 asked = "all nodes had already been asked to leave, and their deadlines stay the same"
             show(f"{asked}{patience}")
+            if missing:
+                show(in_one_line(f"missing: {', '.join(missing)}; a node that comes back may continue the job"))
             if timeout:
                 wait = functools.partial(_await_all, watcher, job, nodes, ended, timeout)
                 within(timeout + 3 * ANSWER, wait, settings.rdzv_endpoint)
                 show("all nodes have left")
-            if missing:
-                show(in_one_line(f"missing: {', '.join(missing)}; a node that comes back continues the job"))
 
 
 @contextlib.contextmanager

@@ -56,7 +56,8 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
 
 def keep_memory_private() -> None:
     """Protect the secret in this process's memory: disable core dumps, and keep other processes of the same user from
-    reading the memory. Processes that this process starts or forks are not affected. ssh-agent does the same."""
+    reading the memory. Processes that this process starts or forks are not affected; forked ones have a copy of
+    the secret. ssh-agent does the same."""
     with contextlib.suppress(OSError, AttributeError):  # not on Linux
         ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
         _dumpable_forks()

@@ -87,9 +87,9 @@ class TimerServer(abc.ABC):
 
     def start(self) -> None:
         """Start watching. Raises RuntimeError if called twice."""
-        from elastic_core.log import show_unless_configured  # here, because workers import this module for its client
+        from elastic_core.log import show_unless_logged  # here, because workers import this module for its client
 
-        show_unless_configured()
+        show_unless_logged()
         self._thread.start()
 
     def stop(self) -> None:

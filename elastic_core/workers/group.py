@@ -380,10 +380,13 @@ class LocalWorkers:
             full = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
             if not full or log_dir is None or plan.round == 1:
                 raise
-            reason = f"{error.problems[0].message}; until the next round, the files are in a temporary folder"
-            get_logger().warning("output lost", reason=reason)
             folder = round_folder(scratch, plan)
-            make_folder(folder, None)
+            with contextlib.suppress(ConfigurationError):
+                make_folder(folder, None)
+            if not folder.is_dir():
+                raise
+            reason = f"{error.problems[0].message}; the round's files are in {folder}, which is removed at the end"
+            get_logger().warning("output lost", reason=reason)
         return folder
 
     def _ensure_guardian(self) -> Guardian:

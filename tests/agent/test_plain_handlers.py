@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from elastic_testing import eventually
 from round_of_two import fail, in_turn, succeed
 
 from elastic_core.agent import WorkerState
@@ -64,6 +66,39 @@ def test_signal_is_handled_while_a_poll_hangs(make_node, scripted_handler):
     with pytest.raises(SignalException):
         node.run()
     assert node.workers.running() == []
+
+
+def test_node_that_has_left_joins_no_round_when_its_poll_ends(make_node, scripted_handler):
+    """A worker fails while the poll hangs, and a signal ends the wait for the next round."""
+
+    def hang():
+        polling.set()
+        handler.released.wait()
+        return 0
+
+    def fail_then_stop(plan, workers):
+        def stop():
+            polling.wait()
+            fail(plan, workers)
+            eventually(lambda: workers.running() == [])
+            node.agent.receive_signal(signal.SIGTERM)
+
+        threading.Thread(target=stop).start()
+
+    polling, handler = threading.Event(), scripted_handler()
+    handler.num_nodes_waiting = hang
+    node = make_node(fail_then_stop, handler, monitor_interval=0.001, max_restarts=3)
+    with pytest.raises(SignalException):
+        node.run()
+    handler.released.set()
+    assert not any(thread.name == "rendezvous" and joins(thread) for thread in threading.enumerate())
+    assert handler.calls == 1
+
+
+def joins(thread):
+    """Wait for the thread; whether it still runs."""
+    thread.join(60)
+    return thread.is_alive()
 
 
 def test_job_ends_although_closing_hangs(make_node, scripted_handler):

@@ -21,7 +21,7 @@ from elastic_core.plugin import (
     drop_in_forks,
     get_logger,
     later,
-    show_unless_configured,
+    show_unless_logged,
     stop_dropping,
 )
 from elastic_file_timer.client import TIMER_FILE
@@ -103,7 +103,7 @@ class FileTimerServer(Watchdog):
         """
         if self._begun:
             raise RuntimeError("a timer server can be started only once; create a new one")
-        show_unless_configured()
+        show_unless_logged()
         self._on_expiry = on_expiry
         drop_in_forks(self)
         self._pipe.open()
