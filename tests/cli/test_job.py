@@ -214,7 +214,7 @@ def test_help_names_the_command(command, capsys):
 def test_drain_rejects_a_lost_node(store, job_flags, capsys):
     backend = store(state=ended(running("a", "b"), Cause.LOST, "a", "lost both", ("a/1", "b/1")), names="ab")
     assert cli.main(["drain", "a", *job_flags, "--timeout=0", FAST]) == 8
-    assert "no node matches 'a' (nodes: none)" in capsys.readouterr().err
+    assert "no node matches 'a' (nodes: none; missing: a, b)" in capsys.readouterr().err
     assert backend.get_state()
 
 

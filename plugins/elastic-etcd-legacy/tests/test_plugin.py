@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import elastic_etcd_legacy as legacy
 import pytest
@@ -66,7 +67,8 @@ def test_options_are_read():
     )
     assert (settings.timeout, settings.last_call, settings.keys.root) == (20.0, 0.0, "/mine/run_job/")
     assert cluster.addresses == ("a:1", "[::1]:2")
-    assert (cluster.security, cluster.login) == (Security("ca.pem", "cert.pem", "key.pem"), Login("me", "secret"))
+    files = (str(Path(name).absolute()) for name in ("ca.pem", "cert.pem", "key.pem"))
+    assert (cluster.security, cluster.login) == (Security(*files), Login("me", "secret"))
 
 
 def test_problems_are_reported_together_by_given_name():
