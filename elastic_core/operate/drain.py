@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock, later, swapped
@@ -85,7 +86,9 @@ def stop(
             raise NotFoundError(_over(before.closed) if before.closed else "the job has no nodes")
         late = [entry for entry in job.entries if entry.node in missing]  # they obey if they come back soon
         with _lifelines(nodes) as ended:
-            state = within(ANSWER, lambda: ask(watcher.backend, [*nodes, *late], deadline), settings.rdzv_endpoint)
+            state = within(
+                ANSWER, lambda: ask(watcher.backend, [*nodes, *late], deadline, True), settings.rdzv_endpoint
+            )
             if state.closed:
                 show(in_one_line(_over(state.closed)))
                 return
@@ -95,7 +98,11 @@ def stop(
                 asked = "all nodes had already been asked to leave, and their deadlines stay the same"
             show(f"{asked}{patience}")
             if missing:
-                show(in_one_line(f"missing: {', '.join(missing)}; a node that comes back may continue the job"))
+                show(
+                    in_one_line(
+                        f"missing: {', '.join(missing)}; a node that comes back leaves when it reaches the store"
+                    )
+                )
             if timeout:
                 wait = functools.partial(_await_all, watcher, job, nodes, ended, timeout)
                 within(timeout + 3 * ANSWER, wait, settings.rdzv_endpoint)
@@ -177,8 +184,9 @@ def _names(entries: Sequence[Entry]) -> str:
     return ", ".join(entry.node for entry in entries) or "none"
 
 
-def ask(backend: RosterBackend, nodes: Sequence[Entry], deadline: Duration | None = None) -> State:
-    """Mark the nodes as draining and return the new state. For `deadline`, see `drain`.
+def ask(backend: RosterBackend, nodes: Sequence[Entry], deadline: Duration | None = None, stops: bool = False) -> State:
+    """Mark the nodes as draining and return the new state. For `deadline`, see `drain`. If the job `stops`, lost nodes
+    that come back must leave, too.
 
     Raises:
         RendezvousConnectionError: the store does not answer, or refuses every write.
@@ -189,6 +197,8 @@ def ask(backend: RosterBackend, nodes: Sequence[Entry], deadline: Duration | Non
         found = backend.get_state()
         state = State() if found is None else decoded_state(found[0])
         changed = functools.reduce(lambda old, node: drained(old, node.key, deadline), nodes, state)
+        if stops and not changed.closed and changed.stopped != changed.round:
+            changed = replace(changed, stopped=changed.round)
         if changed is state:
             return state
         answer = backend.set_state(encoded_state(changed), None if found is None else found[1])

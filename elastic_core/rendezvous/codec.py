@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration
 
-VERSION = 8
+VERSION = 9
 LONGEST_STATE = 16 * 1024 * 1024
 LONGEST_ENTRY = 128 * 1024
 _LONGEST_NAME = 255
@@ -97,6 +97,7 @@ def encoded_state(state: State) -> bytes:
         "gone": [state.rank(key) for key in state.gone],
         "done": [state.rank(key) for key in state.done],
         "draining": dict(state.draining),
+        "stopped": state.stopped,
         "end": state.end and _end(state.end),
         "restarts": state.restarts,
         "max_restarts": state.max_restarts,
@@ -130,6 +131,7 @@ def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
             gone=tuple(keys[_natural(rank)] for rank in _items(document["gone"])),
             done=tuple(keys[_natural(rank)] for rank in _items(document["done"])),
             draining=_draining_of(document["draining"]),
+            stopped=_round_of(document["stopped"]),
             end=None if end is None else _end_of(end),
             restarts=_natural(document["restarts"]),
             max_restarts=_natural(document["max_restarts"]),

@@ -207,6 +207,8 @@ class State:
         done: keys of members whose workers have succeeded.
         draining: keys of nodes that were asked to leave, each with the user's limit in seconds for stopping its
             workers, or None if there is no limit.
+        stopped: the last round when a user stopped the job. Nodes that have been in no later round must leave, even if
+            they were lost at that time.
         end: how the most recently ended round ended; kept while the next round runs.
         restarts: how many failures have been forgiven so far.
         max_restarts: how many failures are forgiven: the highest number that any member of the last round allows.
@@ -224,6 +226,7 @@ class State:
     gone: tuple[str, ...] = ()
     done: tuple[str, ...] = ()
     draining: Mapping[str, Duration | None] = field(default_factory=dict)
+    stopped: RoundId = NO_ROUND
     end: End | None = None
     restarts: int = 0
     max_restarts: int = 0

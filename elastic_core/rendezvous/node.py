@@ -44,7 +44,7 @@ from elastic_core.rendezvous.effects import (
 )
 from elastic_core.rendezvous.election import Election, ordered_by_age, position
 from elastic_core.rendezvous.membership import JoinStatus, Membership, join_status, missed, verdict
-from elastic_core.rendezvous.model import NO_ROUND, Cause, Report, Reported, State
+from elastic_core.rendezvous.model import NO_ROUND, Cause, Report, Reported, State, drained
 from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.policy import Wait, Write, decide, enough, is_certain, with_reports
 from elastic_core.rendezvous.roster import waiting
@@ -419,6 +419,8 @@ class Node:
         """Adopt the state in the store. Afterwards, the node has to read the roster again, because a roster that was
         read before the state may lack a node that announced itself in between."""
         self._extend_join(now)
+        if self.membership.round and self.membership.round.number <= state.stopped.number:
+            state = drained(state, self.key)  # it was lost when the job was stopped, so nobody could ask it
         before, self.state, self.token = self.state, state, token
         self._to_give_back, self.repair = None, Repair(self.settings)
         self._requests_at = LONG_AGO
@@ -456,7 +458,9 @@ class Node:
 
     def _catch_up(self) -> None:
         """Request a newer round if this node has missed the last one; see `missed`."""
-        over = None if self.state is None else missed(self.state, self.key, self.entry.after)
+        if self.state is None or self.key in self.state.draining:
+            return
+        over = missed(self.state, self.key, self.entry.after)
         if over is not None:
             self.entry = replace(self.entry, after=over)
 

@@ -69,7 +69,9 @@ def is_ready(entry: Entry, state: State) -> bool:
     running or if it is leaving."""
     reported = entry.reported
     leaves = reported is not None and reported.leaves and reported.round == state.round
-    return entry.waits and entry.after == state.round and not (leaves or (state.open and state.seated(entry.key)))
+    stopped = state.stopped == state.round  # the last round's members must leave
+    out = leaves or ((state.open or stopped) and state.seated(entry.key))
+    return entry.waits and entry.after == state.round and not out
 
 
 def waiting(roster: Roster, state: State) -> list[Entry]:

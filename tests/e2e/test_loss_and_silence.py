@@ -10,6 +10,8 @@ import uuid
 import pytest
 from job_of_nodes import SLEEPER, SOON, eventually, kill, kill_node, lives
 
+from elastic_core.errors import ExitCode
+
 pytestmark = [pytest.mark.nightly, pytest.mark.torch]
 
 DEFAULTS = {"keep_alive_interval": "1", "keep_alive_max_attempt": "5"}
@@ -217,3 +219,29 @@ def test_nodes_cut_off_from_each_other_share_no_round(job, elastic, machines):
     job.end()
     eventually(lambda: agents[0].process.poll() is not None, "the job to end")
     assert sum(agent.code() == 0 for agent in agents) >= 2
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_lost_node_does_not_continue_a_stopped_job(elastic, tmp_path, etcd_endpoint, least):
+    """It was suspended when a user stopped the job. A new run with the same id forms a round without it."""
+    from job_of_nodes import Job
+
+    job = Job(elastic.start_to_files, tmp_path, "etcd", etcd_endpoint, prefix=uuid.uuid4().hex, **SOON)
+    job.conf |= {"lease_ttl": "60"}  # its entry is there when it comes back
+    flags = (f"--nnodes={least}:2", "--max-restarts=3")
+    a, b = job.agents("a b", *flags)
+    first = job.round(2)
+    b.signal(signal.SIGSTOP)
+    a.says("node lost" if least == 2 else "round=2")
+    where = (f"--rdzv-backend={job.backend}", f"--rdzv-endpoint={job.endpoint}", "--rdzv-id=job")
+    stop = job.command("stop", "stop", *where, f"--rdzv-conf={job._conf}")
+    assert stop.code() == 0
+    assert "missing: b; " in stop.out
+    assert a.code() == ExitCode.DRAINED
+    b.signal(signal.SIGCONT)
+    assert b.code() == ExitCode.DRAINED
+    assert not lives(first.pid("b"))
+    again = job.agents("c d"[: 2 * least], *flags)
+    job.round(least, after=job.rounds()[-1])
+    job.end()
+    assert codes(*again) == [0] * least

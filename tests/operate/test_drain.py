@@ -242,8 +242,9 @@ def test_stop_names_lost_nodes_which_may_come_back(job, store, stopped, drained)
     lost = ended(job.state("abc"), Cause.LOST, "b, c", "b, c were lost", ("b/1", "c/1"))
     backend, inner = store(lost, "ac")
     lines = stopped(Beating(backend, ["a/1"]), inner, timeout=0.0)
-    assert lines == ["asked 1 node to leave", "missing: b, c; a node that comes back may continue the job"]
+    assert lines == ["asked 1 node to leave", "missing: b, c; a node that comes back leaves when it reaches the store"]
     assert set(state_in(backend).draining) == {"a/1", "c/1"}
+    assert state_in(backend).stopped == lost.round
     with pytest.raises(NotFoundError, match=r"no node matches 'b' \(nodes: a; missing: b, c\)"):
         drained(Beating(backend, ["a/1"]), inner, word="b")
 

@@ -64,6 +64,7 @@ whole_states = st.builds(
     st.just(()),
     st.just(()),
     st.dictionaries(names, st.none() | st.floats(0, 1e6), max_size=3),
+    round_ids,
     st.none() | ends,
     numbers,
     numbers,
@@ -168,7 +169,9 @@ def test_missing_field_is_refused(decoded, good):
 @pytest.mark.parametrize("version", [1, 0, "2", None, True, 2.0, [2]])
 def test_other_version_is_named(decoded, good, version):
     document = {**document_of(good), "version": version}
-    with pytest.raises(RendezvousStateError, match=r"of version 8, found version .*same version of elastic-core"):
+    with pytest.raises(
+        RendezvousStateError, match=rf"of version {codec.VERSION}, found version .*same version of elastic-core"
+    ):
         decoded(with_document(good, document))
 
 

@@ -11,6 +11,7 @@ from one_node import WHERE, OneNode
 
 from elastic_core.clock import LONG_AGO, Instant
 from elastic_core.errors import (
+    DrainedError,
     ProcessFailure,
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -982,3 +983,37 @@ def test_state_restored_by_foreign_nodes_ends_the_join(guarded):
     assert "--rdzv-secret-file" in str(error)
     assert guarded.asked.count(WriteState) == 3
     assert guarded.memory.state[0] == foreign
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_lost_node_leaves_a_job_that_was_stopped(alone):
+    """Nobody could ask it. The other member may have formed a round without it."""
+    first = OneNode(min_nodes=1, max_nodes=2)
+    lost = OneNode(first.memory, first.clock, "b", min_nodes=1, max_nodes=2)
+    for one in (first, lost):
+        one.join()
+    first.hear()
+    lost.hear()
+    assert first.members == ["a/1", "b/1"]
+
+    def stop(state):
+        over = model.ended(state, Cause.LOST, "b", "b was lost", ("b/1",))
+        if alone:
+            over = model.ended(model.formed(over, [state.seats[0]], 3, "", {"a/1"}), Cause.LEFT, "a", "left", ("a/1",))
+        return replace(over, draining={"a/1": None}, stopped=over.round)
+
+    first.write(stop)
+    last = first.state.round
+    fresh = OneNode(first.memory, first.clock, "c", min_nodes=1, max_nodes=2)
+    lost.hear()
+    assert lost.node.verdict(lost.clock.now()).outcome is Outcome.DRAINED
+    lost.join()
+    assert isinstance(lost.node.obstacle(lost.clock.now()), DrainedError)
+    assert lost.state.round == last
+    fresh.join()
+    fresh.run(10.0)
+    assert fresh.members == ["c/1"]
+    lost.hear()
+    assert lost.node.verdict(lost.clock.now()) is None
+    assert isinstance(lost.node.obstacle(lost.clock.now()), DrainedError)
+    assert fresh.members == ["c/1"]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from elastic_core.rendezvous.model import Cause, RoundId, State, ended, formed
@@ -60,6 +62,12 @@ def test_lost_node_is_ready_after_announcing_again(build):
     later = formed(state, build.seats("a"), 3, "", {"a", "b"})
     assert not is_ready(build.entry("b", after=1), later)
     assert is_ready(build.entry("b", after=2), later)
+
+
+def test_members_of_a_stopped_round_are_not_ready(build):
+    state = replace(ended(build.state("ab"), Cause.LOST, "b", "silent", ("b",)), stopped=RoundId(1))
+    assert not is_ready(build.entry("b", after=1), state)
+    assert is_ready(build.entry("c", after=1), state)
 
 
 def test_drained_or_refused_node_does_not_wait(build):
