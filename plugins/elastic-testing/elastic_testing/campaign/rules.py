@@ -242,9 +242,10 @@ def _left_over(history: History) -> Iterator[tuple[str, float]]:
         figures = {name: event[name] for name in ("files", "threads", "memory")}
         first.setdefault(event["pid"], figures)
         last[event["pid"]] = event["at"], figures
-    for pid, (at, figures) in last.items():
-        for name, margin in (("files", MORE_FILES), ("threads", MORE_THREADS), ("memory", MORE_MEMORY)):
-            if figures[name] > first[pid][name] + margin:
+    for name, margin in (("files", MORE_FILES), ("threads", MORE_THREADS), ("memory", MORE_MEMORY)):
+        most = max((figures[name] for figures in first.values()), default=0)  # that of the store's host, which may move
+        for pid, (at, figures) in last.items():
+            if figures[name] > most + margin:
                 yield f"agent {pid}: {name} grew from {first[pid][name]} to {figures[name]}", at
 
 
