@@ -11,6 +11,7 @@ import pytest
 from job_of_nodes import eventually, kill, lives
 
 from elastic_core.errors import ExitCode
+from elastic_core.rendezvous.codec import VERSION
 
 pytestmark = pytest.mark.torch
 
@@ -167,7 +168,7 @@ def test_wrong_clocks_harm_nothing(job, elastic):
 
 FOREIGN = {
     "corrupt": (b"\x80\x04\x95 a pickle, perhaps", "found data that is not JSON"),
-    "newer": (json.dumps({"version": 99, "round": 7}).encode(), "of version 8, found version 99"),
+    "newer": (json.dumps({"version": 99, "round": 7}).encode(), f"of version {VERSION}, found version 99"),
 }
 
 
@@ -179,7 +180,7 @@ def test_foreign_state_is_an_error(job, kind):
     write_state(job.port, data)
     agent = job.agent("a", "--nnodes=1:2")
     assert agent.code() == ExitCode.RENDEZVOUS_FAILED
-    assert "expected a rendezvous state of version 8" in agent.report
+    assert f"expected a rendezvous state of version {VERSION}" in agent.report
     assert found in agent.report
     assert "use the same version of elastic-core on every node" in agent.report
     assert not job.rounds()
