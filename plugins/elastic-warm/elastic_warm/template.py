@@ -211,7 +211,7 @@ class TemplateKeeper:
                 changed = {name for name in names if steady.get(name) != self._environment.get(name)}
                 at_start = {name for name in changed if name.startswith(_AT_START)}
                 differ |= changed
-            self._guessed = False
+            guessed, self._guessed = self._guessed, False
             self._varying |= {name for name in differ if not name.startswith(_AT_START)}
             self._environment = steady = self._steady(environment)
             template = self._template
@@ -223,6 +223,8 @@ class TemplateKeeper:
                 else:
                     self._drop()
                     self._soon()
+                    if guessed:  # the wrong template may have been ready already
+                        self._hurry = self._patience()
 
     def fork(self, fds: Sequence[int]) -> tuple[int, socket.socket] | None:
         """Fork a worker, and return its process id and a socket whose other end is the worker's `talk`. Returns None if
@@ -486,6 +488,10 @@ class TemplateKeeper:
             if name not in varying and not name.startswith(VARYING_HEADS)
         }
 
+    def _patience(self) -> Duration:
+        """Return how long the first workers may wait for a template."""
+        return min(2 * self._learned.seconds + 1, _LONGEST_WAIT)
+
     def _read_cache(self) -> None:
         cached = read_cache(self._conditions.cache)
         if cached is None:
@@ -494,7 +500,7 @@ class TemplateKeeper:
         environment = {**self._steady(os.environ), **cached.environment}
         self._environment = {name: value for name, value in environment.items() if name not in cached.without}
         self._guessed = True
-        self._hurry = min(2 * cached.learned.seconds + 1, _LONGEST_WAIT)
+        self._hurry = self._patience()
         self._next = self._clock.now()
 
 

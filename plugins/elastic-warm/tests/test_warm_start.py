@@ -59,11 +59,11 @@ class WarmRuns:
         code = SCRIPT.replace("{imports}", imports).replace("{second}", second.strip().replace("\n", "\n    "))
         return self.elastic.script(name, code)
 
-    def start(self, *words, cold=False, workers=1, restarts=1, program="", **environment):
+    def start(self, *words, cold=False, workers=1, restarts=1, program="", meets="--standalone", **environment):
         """Start; returns the process and the path of its log."""
         name = f"agent{next(self.names)}"
         (self.folder / "warm").unlink(missing_ok=True)
-        flags = ["--standalone", f"--nproc-per-node={workers}", f"--max-restarts={restarts}"]
+        flags = [meets, f"--nproc-per-node={workers}", f"--max-restarts={restarts}"]
         flags += [] if cold else ["--warm-start"]
         environment = {"PYTHONUSERBASE": str(self.folder / "user"), "PYTHONPATH": str(self.site), **environment}
         command = [program, "run"] if program else ["run"]
@@ -496,6 +496,20 @@ def test_cached_imports_warm_the_first_start_in_a_changed_environment(warm_runs,
     Path(script).write_text(Path(script).read_text().replace('== "0"', '== "never"'))
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # the agent sets it only if it is unset
     code, out, log = warm_runs.run(*flags, script)
+    assert (code, out) == (0, "True\n"), log
+
+
+@pytest.mark.torch
+def test_first_start_waits_for_a_template_with_other_variables(warm_runs, monkeypatch):
+    """The first template is ready long before the round forms, and is discarded then."""
+    script = warm_runs.script("print('random' in BEFORE)", imports="BEFORE = set(sys.modules)\nimport random")
+    flags = (f"--warm-start-cache={warm_runs.folder / 'cache'}", "--max-restarts=1")
+    assert warm_runs.run(*flags, script, cached=["random"])[0] == 0
+    Path(script).write_text(Path(script).read_text().replace('== "0"', '== "never"'))
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # the agent sets it only if it is unset
+    where = f"--rdzv-endpoint={warm_runs.folder / 'store'}"
+    slow = ("--rdzv-backend=file", where, "--rdzv-id=job", "--rdzv-conf=last_call_timeout=2")
+    code, out, log = warm_runs.run(*flags, *slow, script, meets="--nnodes=1:2")
     assert (code, out) == (0, "True\n"), log
 
 
