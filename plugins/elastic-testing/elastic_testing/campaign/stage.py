@@ -393,8 +393,10 @@ class JobStage:
 
     def member_again(self, place: int, pid: int) -> None:
         """Restart a server that a fault has ended, unless it has already been restarted after another fault."""
-        if self._servers[place].pid == pid:
-            self._servers[place].wait()
+        server = self._servers[place]
+        if server.pid == pid:
+            server.send_signal(signal.SIGCONT)  # another fault may have suspended it before it could end
+            server.wait()
             self._start_server(place)
 
     def worker(self, place: int) -> int | None:
