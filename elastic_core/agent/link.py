@@ -39,9 +39,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.backend import Store
     from elastic_core.interfaces.handler import RendezvousHandler
 
-LEAVE_PATIENCE: Duration = (
-    2.0  # how long notifying the other nodes may delay the stop of the workers or the end of the job
-)
+LEAVE_PATIENCE: Duration = 2.0  # how long notifying the other nodes may delay the workers' stop or the job's end
 LONGEST_INTERVAL: Duration = 1.0  # between two polls
 SHORTEST_INTERVAL: Duration = 0.001  # an interval of 0 must not make the agent spin
 _OVERDUE: Duration = 0.05  # seconds until a handler is asked again if the time that it gave has already passed

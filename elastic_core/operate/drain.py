@@ -86,9 +86,8 @@ def stop(
             raise NotFoundError(_over(before.closed) if before.closed else "the job has no nodes")
         late = [entry for entry in job.entries if entry.node in missing]  # they obey if they come back soon
         with _lifelines(nodes) as ended:
-            state = within(
-                ANSWER, lambda: ask(watcher.backend, [*nodes, *late], deadline, True), settings.rdzv_endpoint
-            )
+            request = functools.partial(ask, watcher.backend, [*nodes, *late], deadline, stops=True)
+            state = within(ANSWER, request, settings.rdzv_endpoint)
             if state.closed:
                 show(in_one_line(_over(state.closed)))
                 return
@@ -98,11 +97,8 @@ def stop(
                 asked = "all nodes had already been asked to leave, and their deadlines stay the same"
             show(f"{asked}{patience}")
             if missing:
-                show(
-                    in_one_line(
-                        f"missing: {', '.join(missing)}; a node that comes back leaves when it reaches the store"
-                    )
-                )
+                names = in_one_line(", ".join(missing))
+                show(f"missing: {names}; a node that comes back leaves when it reaches the store")
             if timeout:
                 wait = functools.partial(_await_all, watcher, job, nodes, ended, timeout)
                 within(timeout + 3 * ANSWER, wait, settings.rdzv_endpoint)

@@ -420,7 +420,7 @@ class Node:
         read before the state may lack a node that announced itself in between."""
         self._extend_join(now)
         if self.membership.round and self.membership.round.number <= state.stopped.number:
-            state = drained(state, self.key)  # it was lost when the job was stopped, so nobody could ask it
+            state = drained(state, self.key)  # it was lost when the job was stopped
         before, self.state, self.token = self.state, state, token
         self._to_give_back, self.repair = None, Repair(self.settings)
         self._requests_at = LONG_AGO

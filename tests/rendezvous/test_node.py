@@ -987,7 +987,7 @@ def test_state_restored_by_foreign_nodes_ends_the_join(guarded):
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_lost_node_leaves_a_job_that_was_stopped(alone):
-    """Nobody could ask it. The other member may have formed a round without it."""
+    """The request to leave does not name it. The other member may have formed a round without it."""
     first = OneNode(min_nodes=1, max_nodes=2)
     lost = OneNode(first.memory, first.clock, "b", min_nodes=1, max_nodes=2)
     for one in (first, lost):
