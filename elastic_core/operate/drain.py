@@ -82,12 +82,14 @@ def stop(
     with observed(settings, manager, ANSWER, clock, pause) as (watcher, job):
         before = job.state or State()
         nodes, missing = alive(job.roster, before), snapshot_of(job, settings).missing
-        if not nodes:
-            raise NotFoundError(_over(before.closed) if before.closed else "the job has no nodes")
+        if before.closed and not nodes:
+            raise NotFoundError(_over(before.closed))
         late = [entry for entry in job.entries if entry.node in missing]  # they obey if they come back soon
         with _lifelines(nodes) as ended:
             request = functools.partial(ask, watcher.backend, [*nodes, *late], deadline, stops=True)
             state = within(ANSWER, request, settings.rdzv_endpoint)
+            if not nodes:
+                raise NotFoundError(f"the job has no nodes (missing: {', '.join(missing) or 'none'})")
             if state.closed:
                 show(in_one_line(_over(state.closed)))
                 return

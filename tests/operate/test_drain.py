@@ -249,6 +249,14 @@ def test_stop_names_lost_nodes_which_may_come_back(job, store, stopped, drained)
         drained(Beating(backend, ["a/1"]), inner, word="b")
 
 
+def test_stop_of_a_job_whose_only_node_is_lost_makes_it_leave_later(job, store, stopped):
+    lost = ended(job.state("a"), Cause.LOST, "a", "a was lost", ("a/1",))
+    backend, inner = store(lost, "a")
+    with pytest.raises(NotFoundError, match=r"the job has no nodes \(missing: a\)"):
+        stopped(Beating(backend, []), inner)
+    assert (state_in(backend).stopped, set(state_in(backend).draining)) == (lost.round, {"a/1"})
+
+
 def test_second_stop_says_that_it_changes_nothing(job, store, stopped):
     backend, inner = store(replace(job.state("ab"), draining={"a/1": 9.0, "b/1": 9.0}))
     (line,) = stopped(Beating(backend, ["a/1", "b/1"]), inner, timeout=0.0)
