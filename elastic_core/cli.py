@@ -123,20 +123,21 @@ def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseE
 
 def explain(argv: Sequence[str]) -> None:
     """Run `elastic explain`."""
-    from elastic_core import compose
+    from elastic_core.compose.plan import plan_of, without_missing
+    from elastic_core.compose.policy import script_entry
     from elastic_core.config.explain import as_dict, as_text
     from elastic_core.operate.commands import EXPLAIN, explain_help
 
     manager, reading = read_like_run(argv, lambda _: explain_help(), EXPLAIN, require_script=False)
-    reading = replace(reading, settings=compose.without_missing(reading.settings, manager, reading.origins))
+    reading = replace(reading, settings=without_missing(reading.settings, manager, reading.origins))
     starter: Mapping[str, Any] = {}
     unused: Sequence[str] = ()
     broken = None
     try:
-        plan = compose.plan_of(reading.settings, manager, reading.origins, reading.tables)
+        plan = plan_of(reading.settings, manager, reading.origins, reading.tables)
         unused = plan.unused
         if reading.script:
-            entry = compose.script_entry(reading.settings, reading.script, reading.script_args, os.environ)
+            entry = script_entry(reading.settings, reading.script, reading.script_args, os.environ)
             starter = plan.explained_starter(entry.work)
     except ElasticError as error:
         broken = error  # reported after the configuration has been shown
@@ -338,10 +339,10 @@ def read_like_run(
     from elastic_core import config
 
     def others(settings: config.Settings, origins: Mapping[str, str], tables: Mapping[str, str]) -> Sequence[Problem]:
-        from elastic_core import compose
+        from elastic_core.compose.plan import plan_of, without_missing
 
         try:
-            compose.plan_of(compose.without_missing(settings, manager, origins), manager, origins, tables)
+            plan_of(without_missing(settings, manager, origins), manager, origins, tables)
         except ConfigurationError as error:
             return error.problems
         return ()
@@ -414,18 +415,20 @@ def _configure_log(log_format: str, level: str, manager: PluginManager, left_out
 
 def _error_of(reading: Reading, manager: PluginManager, history: History) -> BaseException | None:
     """Run the job, and return the error that ended it, if any."""
-    from elastic_core import compose, launch
+    from elastic_core import launch
+    from elastic_core.compose.plan import origins_named, plan_of, without_missing
+    from elastic_core.compose.policy import script_entry
     from elastic_core.log import get_logger
 
-    settings, script = compose.without_missing(reading.settings, manager, reading.origins), reading.script or ""
+    settings, script = without_missing(reading.settings, manager, reading.origins), reading.script or ""
     try:
-        plan = compose.plan_of(settings, manager, reading.origins, reading.tables, reading.added)
+        plan = plan_of(settings, manager, reading.origins, reading.tables, reading.added)
         more = {"not_used": ",".join(plan.unused)} if plan.unused else {}
         if reading.config_file is not None:
             more["config_file"] = str(reading.config_file)
         get_logger().info("run started", run_id=settings.rdzv_id, backend=settings.rdzv_backend, script=script, **more)
-        entry = compose.script_entry(settings, script, reading.script_args, os.environ)
-        with compose.origins_named(reading.origins):
+        entry = script_entry(settings, script, reading.script_args, os.environ)
+        with origins_named(reading.origins):
             launch.run_job(plan, entry, os.environ, (history,))
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - returned to the caller
         return error

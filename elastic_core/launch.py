@@ -14,17 +14,9 @@ from typing import TYPE_CHECKING, Any
 from elastic_core import metrics
 from elastic_core.agent.process_agent import ProcessAgent
 from elastic_core.clock import SystemClock
-from elastic_core.compose import (
-    Entry,
-    Plan,
-    answering,
-    composed,
-    function_entry,
-    parts_for,
-    plan_of,
-    script_entry,
-    without_missing,
-)
+from elastic_core.compose.agent import answering, composed, parts_for
+from elastic_core.compose.plan import Plan, plan_of, without_missing
+from elastic_core.compose.policy import Entry, function_entry, script_entry
 from elastic_core.config import SPECS, from_environment, from_torchrun, settings_from
 from elastic_core.config.reading import parse_found
 from elastic_core.config.spec import specs_of_options
@@ -323,7 +315,7 @@ def run_job(
     logs_specs: LogsSpecs | None = None,
     health_check_server: HealthCheckServer | None = None,
 ) -> RunResult:
-    """Create an agent, run it with signal handlers installed, and clean up. For the arguments, see `compose.composed`.
+    """Create an agent, run it with signal handlers installed, and clean up. For the arguments, see `composed`.
 
     Raises the same errors as `elastic_launch`.
     """

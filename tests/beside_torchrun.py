@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from elastic_core.compose import plan_of
+from elastic_core.compose.plan import plan_of
 from elastic_core.config import Reading, Settings, Sources, read
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.manager import PluginManager

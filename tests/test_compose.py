@@ -12,7 +12,10 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from elastic_core import compose, events, launch, log
+from elastic_core import events, launch, log
+from elastic_core.compose.agent import composed
+from elastic_core.compose.plan import origins_named, plan_of, without_missing
+from elastic_core.compose.policy import function_entry, script_entry, why_unbound
 from elastic_core.config import settings_from
 from elastic_core.errors import ChildFailedError, ConfigurationError, PluginError, Problem
 from elastic_core.hooks.manager import PluginManager
@@ -174,8 +177,8 @@ ALL = {"rdzv_backend": "diary", "watchdog": "dog", "health": "pulse", "health_po
 
 def run(plugin, command=("true",), observers=(), options=None, environ=os.environ, **values):
     settings = settings_from({**ALL, "no_python": True, **values})
-    entry = compose.script_entry(settings, command[0], tuple(command[1:]), environ)
-    return launch.run_job(compose.plan_of(settings, plugin.manager, added=options), entry, environ, observers)
+    entry = script_entry(settings, command[0], tuple(command[1:]), environ)
+    return launch.run_job(plan_of(settings, plugin.manager, added=options), entry, environ, observers)
 
 
 STARTED = ["health", "health.start", "handler", "watchdog", "watchdog.start"]
@@ -404,12 +407,12 @@ def test_missing_plugin_for_torchrun_variable_is_a_warning(setting, capsys):
     name, variable, distribution = ASKED[setting]
     nobody = PluginManager.load({}, entry_points=())
     settings = settings_from({setting: name, "health_port": 8080})
-    assert getattr(compose.without_missing(settings, nobody, {setting: variable}), setting) is None
+    assert getattr(without_missing(settings, nobody, {setting: variable}), setting) is None
     assert f'plugin missing: variable={variable} advice="pip install {distribution}"' in capsys.readouterr().err
-    assert compose.without_missing(settings, nobody, {setting: f"--{setting}"}) == settings
-    assert compose.without_missing(settings, PluginManager.load({}), {setting: variable}) == settings
+    assert without_missing(settings, nobody, {setting: f"--{setting}"}) == settings
+    assert without_missing(settings, PluginManager.load({}), {setting: variable}) == settings
     blocked = PluginManager.load({"ELASTIC_DISABLE_PLUGINS": distribution})
-    assert compose.without_missing(settings, blocked, {setting: variable}) == settings
+    assert without_missing(settings, blocked, {setting: variable}) == settings
 
 
 def test_single_error_keeps_its_type(plugin):
@@ -419,12 +422,12 @@ def test_single_error_keeps_its_type(plugin):
 
 def test_agent_that_never_runs_leaks_nothing(plugin):
     settings = settings_from({**ALL, "no_python": True})
-    entry = compose.script_entry(settings, "true", (), os.environ)
+    entry = script_entry(settings, "true", (), os.environ)
     gc.collect()
     descriptors = len(os.listdir("/proc/self/fd"))
     for _ in range(100):
         plugin.diary.clear()
-        with compose.composed(compose.plan_of(settings, plugin.manager), entry, os.environ) as agent:
+        with composed(plan_of(settings, plugin.manager), entry, os.environ) as agent:
             assert agent.restart_count == 0
         assert plugin.diary == [*STARTED, *ENDED]
     # Threads of earlier tests may open and close a few; a leak would be a hundred.
@@ -468,9 +471,9 @@ def test_scripts_default_to_this_interpreter(values, plugin, tmp_path):
 
 
 def test_entry_points_are_named():
-    assert compose.function_entry(os.getcwd, ()).name == "getcwd"
-    assert compose.function_entry(functools.partial(print, 1), ()).name.startswith("functools.partial(")
-    assert compose.script_entry(settings_from({"run_path": True}), "train.py", (), {}).name == "train.py"
+    assert function_entry(os.getcwd, ()).name == "getcwd"
+    assert function_entry(functools.partial(print, 1), ()).name.startswith("functools.partial(")
+    assert script_entry(settings_from({"run_path": True}), "train.py", (), {}).name == "train.py"
 
 
 @pytest.mark.parametrize("values", [{"tee": "1"}, {"redirects": "0:3"}, {"duplicate_stdout_filters": ["x"]}])
@@ -535,12 +538,12 @@ TWO_NODES = tuple(Cpu(number, node=number // 4, socket=0, core=number // 2, cach
     ],
 )
 def test_unbound_reason_names_the_cause(machine, reason):
-    assert compose.policy.why_unbound(machine, 1, 2).startswith(reason)
+    assert why_unbound(machine, 1, 2).startswith(reason)
 
 
 def test_factory_problems_name_their_origin():
     origins = {"rdzv_conf": "elastic.toml: rendezvous.etcd", "rdzv_endpoint": "default"}
-    with pytest.raises(ConfigurationError) as caught, compose.origins_named(origins):
+    with pytest.raises(ConfigurationError) as caught, origins_named(origins):
         raise ConfigurationError(
             Problem("--rdzv-conf: lease_ttl", "too short"), Problem("--rdzv-endpoint", "none"), Problem("x", "y")
         )
@@ -582,6 +585,6 @@ def test_failed_starter_is_named(name, error, message, plugin, tmp_path, monkeyp
     diary, starter = (EntryPoint(it, f"{it}_plugin", "elastic") for it in ("diary", "starter"))
     points = [BUILTIN, diary, starter]
     settings = settings_from({**ALL, "no_python": True, "worker_starter": name})
-    entry = compose.script_entry(settings, "true", (), os.environ)
+    entry = script_entry(settings, "true", (), os.environ)
     with pytest.raises(PluginError, match=message):
-        launch.run_job(compose.plan_of(settings, PluginManager.load({}, entry_points=points)), entry, os.environ)
+        launch.run_job(plan_of(settings, PluginManager.load({}, entry_points=points)), entry, os.environ)

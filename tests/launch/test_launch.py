@@ -20,7 +20,8 @@ from elastic_testing import eventually
 from launching import config, python
 
 from elastic_core import ChildFailedError, SignalException, elastic_launch, launch_agent
-from elastic_core.compose import Entry, plan_of
+from elastic_core.compose.plan import plan_of
+from elastic_core.compose.policy import Entry
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.discovery import installed_entry_points
 from elastic_core.hooks.manager import PluginManager

@@ -6,7 +6,8 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastic_core import cli, compose
+from elastic_core import cli
+from elastic_core.compose.plan import without_missing
 from elastic_core.config.explain import command_help
 from elastic_core.errors import ExitCode
 from elastic_core.operate.commands import own_flag
@@ -30,7 +31,7 @@ def run(context: Context, words: Sequence[str]) -> int:
         words, lambda _: doctor_help(), DOCTOR, "elastic-doctor", new_run_id=lambda: "doctor", require_script=False
     )
     cli.warn_left_out(reading.left_out)
-    settings = compose.without_missing(reading.settings, manager, reading.origins)
+    settings = without_missing(reading.settings, manager, reading.origins)
     findings = examine.examined(settings, manager, doctor_options(reading.own), added=reading.added)
     report = (socket.gethostname(), settings, findings)
     cli.show(cli.to_json(finding.as_dict(*report)) if reading.own["json"] else finding.as_text(*report))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
-from elastic_core.compose import plan_of
+from elastic_core.compose.plan import plan_of
 from elastic_core.errors import (
     ConfigurationError,
     ElasticError,

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.compose import selections, unknown_event_handler
+from elastic_core.compose.plan import selections, unknown_event_handler
 from elastic_core.config import SPECS
 from elastic_core.devices import ASKING, count_workers
 from elastic_core.errors import ConfigurationError

@@ -10,7 +10,9 @@ import pytest
 from elastic_otel.plugin import RecoverySpans
 from elastic_otel.spans import make_spans
 
-from elastic_core import compose, launch
+from elastic_core import launch
+from elastic_core.compose.plan import plan_of
+from elastic_core.compose.policy import script_entry
 from elastic_core.config import settings_from
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.plugin import Context, Recovered, Recovery
@@ -148,8 +150,8 @@ def test_each_agent_has_its_own_exporter(exporters):
 def restarted_job(environ):
     """Run a job whose worker fails once, with the installed plugins, as `elastic run` does."""
     settings = settings_from({"rdzv_backend": "local", "rdzv_id": "job", "no_python": True, "max_restarts": 1})
-    entry = compose.script_entry(settings, "sh", ("-c", "exit $((1 - TORCHELASTIC_RESTART_COUNT))"), environ)
-    return launch.run_job(compose.plan_of(settings, PluginManager.load({})), entry, environ)
+    entry = script_entry(settings, "sh", ("-c", "exit $((1 - TORCHELASTIC_RESTART_COUNT))"), environ)
+    return launch.run_job(plan_of(settings, PluginManager.load({})), entry, environ)
 
 
 @pytest.mark.integration
