@@ -16,8 +16,6 @@ from elastic_core.log import tolerating
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_core.clock import Instant
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -149,22 +147,17 @@ def prof_as(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 def _measured(function: Callable[P, T], name: str, group: str) -> Callable[P, T]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        start = _clock.now()
+        start, outcome = _clock.now(), "failure"
         try:
             result = function(*args, **kwargs)
-        except BaseException:
-            _put_outcome(name, "failure", start, group)
-            raise
-        _put_outcome(name, "success", start, group)
+            outcome = "success"
+        finally:
+            elapsed = _clock.now() - start
+            put_metric(f"{name}.{outcome}", 1, group)
+            put_metric(f"{name}.duration.ms", int(elapsed * 1000), group)
         return result
 
     return call
-
-
-def _put_outcome(name: str, outcome: str, start: Instant, group: str) -> None:
-    elapsed = _clock.now() - start
-    put_metric(f"{name}.{outcome}", 1, group)
-    put_metric(f"{name}.duration.ms", int(elapsed * 1000), group)
 
 
 def _metric_name(function: Callable[..., object]) -> str:
