@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from elastic_core.agent.event_queue import SAME_REQUEST, Departure, EventQueue
 from elastic_core.agent.interface import DEFAULT_ROLE, ElasticAgent, RunResult, Worker, WorkerGroup, WorkerState
-from elastic_core.agent.link import SHORTEST_INTERVAL, Introduction, Link, check_place, ranked_workers
+from elastic_core.agent.link import SHORTEST_INTERVAL, Link, check_place, ranked_workers
 from elastic_core.agent.reporter import Progress, Reporter, error_in_words, state_after
 from elastic_core.agent.supervise import (
     Observation,
@@ -40,7 +40,7 @@ from elastic_core.errors import (
 )
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.interfaces.health import AgentPhase
-from elastic_core.interfaces.node import Round
+from elastic_core.interfaces.node import Member, Round
 from elastic_core.log import get_logger
 from elastic_core.metrics import prof
 from elastic_core.support.bounded import BackgroundCall
@@ -453,8 +453,8 @@ class SimpleElasticAgent(ElasticAgent):
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         """Wait for the next round, and store the round and this node's ranks in the group."""
         begun = self._clock.now()
-        size, restarts = self._spec.local_world_size, self._budget.failures
-        own = Introduction(self._spec.role, size, restarts, worker_group.round + 1, self._node, self._host)
+        member = Member(self._node, self._host, "", self._spec.role, self._spec.local_world_size)
+        own = Round(worker_group.round + 1, (member,), self._budget.failures)
         progress = self._progress(AgentPhase.JOINING, "the round to form", begun)
         self._events.wait((), begun)  # handle signals that have already arrived, perhaps during the last stop
         info = None

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.agent.interface import Worker
 from elastic_core.clock import later
@@ -89,10 +89,10 @@ class Link:
         self._failing_since = self._poll = None
         self._due = later(self._clock.now(), self._interval) if self._handler.polled else None
 
-    def join(self, own: Introduction) -> RendezvousInfo:
-        """Wait for the next round, and return it with its members. This works even for handlers written for torchrun,
-        which do not return the members. A poll must end first, because such a handler may not be thread-safe. Raises
-        the handler's errors. This method may run in another thread."""
+    def join(self, own: Round) -> RendezvousInfo:
+        """Wait for the next round, and return it with its members. If the handler was written for torchrun and does not
+        return them, the nodes introduce themselves. A poll must end first, because such a handler may not be
+        thread-safe. Raises the handler's errors. This method may run in another thread."""
         if self._poll is not None:
             self._poll.wait(threading.TIMEOUT_MAX)
             if self.has_left:
@@ -103,7 +103,7 @@ class Link:
             formed = exchange_introductions(info.store, info.rank, info.world_size, own)
             if info.world_size == 1:
                 where = info.bootstrap_store_info
-                formed = replace(formed, members=(own.member._replace(address=where.master_addr if where else ""),))
+                formed = replace(formed, members=(own.members[0]._replace(address=where.master_addr if where else ""),))
         return RendezvousInfo(info.store, info.rank, info.world_size, info.bootstrap_store_info, formed)
 
     def verdict(self, running: bool) -> Verdict | None:
@@ -220,32 +220,9 @@ def _in_thread(
         return None
 
 
-class Introduction(NamedTuple):
-    """A node's introduction to its peers.
-
-    Attributes:
-        role, local_world_size: the role and number of its workers.
-        restart_count: the number of restarts that the node knows of.
-        round: the round number that the node proposes.
-        node, host: the names of the node and of its host.
-    """
-
-    role: str
-    local_world_size: int
-    restart_count: int
-    round: int
-    node: str = ""
-    host: str = ""
-
-    @property
-    def member(self) -> Member:
-        """The node as a member of the round, without an address, which is not known yet."""
-        return Member(self.node, self.host, "", self.role, self.local_world_size)
-
-
-def exchange_introductions(store: Store, rank: int, world_size: int, own: Introduction) -> Round:
+def exchange_introductions(store: Store, rank: int, world_size: int, own: Round) -> Round:
     """Return the round as all its members see it, with the highest restart count and round number that any member
-    knows.
+    knows. `own` is the round as this node proposes it, with itself as the only member.
 
     Blocks until all introductions have arrived, or the store's own timeout for a key has passed. A round with only one
     node does not use the store.
@@ -256,13 +233,14 @@ def exchange_introductions(store: Store, rank: int, world_size: int, own: Introd
         RendezvousStateError: a member's introduction cannot be read.
     """
     if world_size > 1:
-        store.set(_KEY.format(rank=rank), json.dumps(own))
-    nodes = [own if other == rank else _read(store, other) for other in range(world_size)]
-    members = tuple(node.member for node in nodes)
-    return Round(max(node.round for node in nodes), members, max(node.restart_count for node in nodes))
+        node, host, _, role, workers = own.members[0]
+        store.set(_KEY.format(rank=rank), json.dumps((role, workers, own.restart_count, own.number, node, host)))
+    proposed = [own if other == rank else _read(store, other) for other in range(world_size)]
+    members = tuple(it.members[0] for it in proposed)
+    return Round(max(it.number for it in proposed), members, max(it.restart_count for it in proposed))
 
 
-def _read(store: Store, rank: int) -> Introduction:
+def _read(store: Store, rank: int) -> Round:
     try:
         raw = store.get(_KEY.format(rank=rank))
     except TimeoutError as error:
@@ -277,12 +255,12 @@ def _read(store: Store, rank: int) -> Introduction:
         raise RendezvousStateError(f"{message}; run the same version on all nodes") from error
 
 
-def _checked(role: Any, workers: Any, restarts: Any, number: Any, node: Any, host: Any) -> Introduction:
+def _checked(role: Any, workers: Any, restarts: Any, number: Any, node: Any, host: Any) -> Round:
     counts = (workers, restarts, number)
     whole = all(type(count) is int and 0 <= count < _MOST for count in counts)
     if not whole or not all(isinstance(text, str) for text in (role, node, host)):
         raise ValueError(counts)
-    return Introduction(role, workers, restarts, number, node, host)
+    return Round(number, (Member(node, host, "", role, workers),), restarts)
 
 
 def check_place(members: Sequence[Member], group_rank: int, group_world_size: int, spec: WorkerSpec) -> None:

@@ -8,15 +8,15 @@ from datetime import timedelta
 
 import pytest
 
-from elastic_core.agent.link import Introduction, exchange_introductions
+from elastic_core.agent.link import exchange_introductions
 from elastic_core.builtin import MemoryStore
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError, RendezvousTimeoutError
 from elastic_core.interfaces.node import Member, Round
 
 NODES = [
-    Introduction("trainer", 2, 0, 1),
-    Introduction("reader", 1, 3, 2, "node7", "host7"),
-    Introduction("trainer", 4, 1, 7),
+    Round(1, (Member("", "", "", "trainer", 2),), 0),
+    Round(2, (Member("node7", "host7", "", "reader", 1),), 3),
+    Round(7, (Member("", "", "", "trainer", 4),), 1),
 ]
 
 
@@ -24,7 +24,7 @@ def test_all_nodes_agree_on_the_round():
     store = MemoryStore(timedelta(seconds=30))
     with ThreadPoolExecutor(3) as pool:
         rounds = list(pool.map(lambda rank: exchange_introductions(store, rank, 3, NODES[rank]), range(3)))
-    members = tuple(Member(own.node, own.host, "", own.role, own.local_world_size) for own in NODES)
+    members = tuple(own.members[0] for own in NODES)
     assert rounds == [Round(7, members, 3)] * 3
 
 
@@ -34,8 +34,7 @@ class Untouchable:
 
 
 def test_single_node_uses_no_store():
-    alone = Member("node7", "host7", "", "reader", 1)
-    assert exchange_introductions(Untouchable(), 0, 1, NODES[1]) == Round(2, (alone,), 3)
+    assert exchange_introductions(Untouchable(), 0, 1, NODES[1]) == NODES[1]
 
 
 def test_silent_node_times_out_naming_its_rank():

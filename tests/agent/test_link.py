@@ -9,11 +9,12 @@ import pytest
 from agent_fakes import FakeRounds
 from elastic_testing import FakeClock
 
-from elastic_core.agent.link import LONGEST_INTERVAL, Introduction, Link
+from elastic_core.agent.link import LONGEST_INTERVAL, Link
 from elastic_core.builtin import LocalRendezvousHandler, MemoryStore
 from elastic_core.clock import Instant
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.handler import Outcome, RendezvousInfo, RendezvousStoreInfo, Verdict
+from elastic_core.interfaces.node import Member, Round
 
 NO_ANSWER = RendezvousConnectionError("no answer")
 
@@ -157,7 +158,7 @@ def test_node_joins_after_the_poll_has_ended(clock, plain):
     clock.advance(0.25)
     link.verdict(running=True)
     with ThreadPoolExecutor(1) as pool:
-        joining = pool.submit(link.join, Introduction("trainer", 1, 0, 2))
+        joining = pool.submit(link.join, Round(2, (Member("", "", "", "trainer", 1),)))
         assert not wait([joining], timeout=0.05).done
         assert handler.joined == 0
         handler.may_answer.set()

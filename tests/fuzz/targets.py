@@ -37,7 +37,7 @@ from elastic_core.events import Event, RdzvEvent
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.backend import Announced, EntryDroppedError
 from elastic_core.interfaces.handler import RendezvousParameters, RendezvousStoreInfo
-from elastic_core.interfaces.node import Member
+from elastic_core.interfaces.node import Member, Round
 from elastic_core.interfaces.workers import RoundPlan, WorkerExit, WorkerRanks
 from elastic_core.observers import History
 from elastic_core.operate import status
@@ -215,7 +215,7 @@ def introduction(data):
     """The introductions that members of a round exchange through its store."""
     store = MemoryStore()
     store.set("elastic/member/1", data)
-    formed = link.exchange_introductions(store, 0, 2, link.Introduction("default", 2, 0, 1))
+    formed = link.exchange_introductions(store, 0, 2, Round(1, (Member("", "", "", "default", 2),)))
     assert all(worker.world_size < 2**32 for worker in link.ranked_workers(formed.members, 0))
 
 
