@@ -161,7 +161,7 @@ def host_leaves_early() -> None:
     never_handed_over(only_when_done=True)
 
     def around(await_others: Any) -> Any:
-        return lambda budget, seen, now, until, hosts_store=False: await_others(budget, seen, now, until)
+        return lambda seen, now, until, hosts_store=False: await_others(seen, now, until)
 
     put(module("agent.agent"), "await_others", around)
 

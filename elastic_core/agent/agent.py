@@ -304,11 +304,11 @@ class SimpleElasticAgent(ElasticAgent):
     def _restart(self, seen: Observation, decision: Decision) -> Ended | None:
         """Restart the workers. If this raises an error, attach to it the failures that led to the restart."""
         self._reporter.hangs_elsewhere(seen.reported, self._result.failures)
-        self._budget = decision.budget
+        charged = replace(self._budget, failures=self._budget.failures + decision.uses_budget)
+        if not self._budget.shared:  # a shared one is charged when the next round forms
+            self._budget = charged
         if decision.certain:
-            # This node's own budget has been charged already; a shared one is charged when the next round forms.
-            unpaid = self._budget.shared and decision.cause is not None and decision.cause.uses_budget
-            self._reporter.restart(self._worker_group.round, decision, self._budget.failures + unpaid)
+            self._reporter.restart(self._worker_group.round, decision, charged)
         else:
             self._unjudged = decision
         try:
@@ -356,7 +356,7 @@ class SimpleElasticAgent(ElasticAgent):
     def _look_at_others(self, now: Instant) -> tuple[Observation, Decision]:
         seen, rounds = self._observe(), self._link.rounds
         hosts_store = rounds is not None and rounds.hosts_store
-        return seen, await_others(self._budget, seen, now, self._barrier_ends, hosts_store)
+        return seen, await_others(seen, now, self._barrier_ends, hosts_store)
 
     def _retire(self, seen: Observation, decision: Decision) -> Ended:
         return RunResult(WorkerState.SUCCEEDED, self._result.return_values), decision.reason
@@ -481,7 +481,7 @@ class SimpleElasticAgent(ElasticAgent):
         unjudged, self._unjudged = self._unjudged, None
         if unjudged is not None:
             ended = cause_of_end(self._worker_group.round, before, formed)
-            self._reporter.restart(self._worker_group.round, judged(unjudged, ended), formed.restart_count)
+            self._reporter.restart(self._worker_group.round, judged(unjudged, ended), self._budget)
         return formed
 
     @prof

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from elastic_core.agent.interface import WorkerGroup
-    from elastic_core.agent.supervise import Decision
+    from elastic_core.agent.supervise import Decision, RestartBudget
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.health import StopStatus
@@ -98,11 +98,11 @@ class Reporter:
                 fields = {"rank": rank, "node": failure.node, "reason": failure.reason, "stack": failure.stack}
                 get_logger().error("worker hangs", **fields)
 
-    def restart(self, round_: int, decision: Decision, restart_count: int) -> None:
-        """Report a restart. `restart_count` is the number of forgiven failures after the restart."""
-        cause, allowed = decision.cause.value if decision.cause else "", decision.budget.max_restarts
-        get_logger().warning("restart decided", cause=cause, reason=decision.reason)
-        self._tell(RestartDecided(self._run_id, round_, cause, decision.reason, restart_count, allowed))
+    def restart(self, round_: int, decision: Decision, after: RestartBudget) -> None:
+        """Report a restart, and the budget after it."""
+        cause, reason = decision.cause.value if decision.cause else "", decision.reason
+        get_logger().warning("restart decided", cause=cause, reason=reason)
+        self._tell(RestartDecided(self._run_id, round_, cause, reason, after.failures, after.max_restarts))
 
     def finished(self, state: WorkerState, reason: str, restarts: int) -> None:
         get_logger().info("agent finished", state=state.value, restarts=restarts, reason=reason)

@@ -72,10 +72,6 @@ class RestartCause(str, enum.Enum):
     LOST = "node lost"
     MEMBERSHIP = "membership"
 
-    @property
-    def uses_budget(self) -> bool:
-        return self in (RestartCause.FAILURE, RestartCause.HANG)
-
 
 @dataclass(frozen=True)
 class RestartBudget:
@@ -133,7 +129,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Decision:
-    """The orders for the agent, the reason for them, and the resulting budget. Without orders, the agent waits.
+    """The orders for the agent, and the reason for them. Without orders, the agent waits.
 
     Attributes:
         cause: why the group restarts, if it does.
@@ -144,10 +140,13 @@ class Decision:
 
     orders: tuple[Order, ...]
     reason: str
-    budget: RestartBudget
     cause: RestartCause | None = None
     certain: bool = True
     orderly: bool = False
+
+    @property
+    def uses_budget(self) -> bool:
+        return self.cause in (RestartCause.FAILURE, RestartCause.HANG)
 
 
 def supervise(budget: RestartBudget, seen: Observation) -> Decision:
@@ -158,50 +157,48 @@ def supervise(budget: RestartBudget, seen: Observation) -> Decision:
     drained or cut off, takes precedence over failures, because these may be its consequences. A failure takes
     precedence over a membership change, because a restart adopts the change anyway."""
     if seen.request:
-        return Decision((Order.LEAVE,), seen.request, budget, orderly=_workers_may_save(seen.verdict))
+        return Decision((Order.LEAVE,), seen.request, orderly=_workers_may_save(seen.verdict))
     if seen.failed and not seen.complete:
-        return Decision((Order.REPORT, Order.STOP, Order.REPORT), _what_failed(seen.result), budget)
+        return Decision((Order.REPORT, Order.STOP, Order.REPORT), _what_failed(seen.result))
     if seen.result.state is WorkerState.SUCCEEDED:
-        return Decision((Order.SUCCEED if seen.complete else Order.COLLECT,), _DONE, budget)
+        return Decision((Order.SUCCEED if seen.complete else Order.COLLECT,), _DONE)
     if verdict := seen.found(Outcome.CLOSED):
-        return _after_close(budget, seen, verdict)
+        return _after_close(seen, verdict)
     if verdict := seen.found(Outcome.DRAINED):
         orders = (Order.DEPART, *_stop(seen), Order.YIELD)
-        return Decision(orders, f"drained: {verdict.reason}", budget, orderly=_workers_may_save(verdict))
+        return Decision(orders, f"drained: {verdict.reason}", orderly=_workers_may_save(verdict))
     if verdict := seen.found(Outcome.FENCED):
-        return _after_round(budget, seen, verdict)
+        return _after_round(seen, verdict)
     if seen.failed:
         return _after_failure(budget, seen)
     if verdict := seen.found(Outcome.RESTART):
-        return _after_round(budget, seen, verdict)
-    return Decision((), "workers run", budget)
+        return _after_round(seen, verdict)
+    return Decision((), "workers run")
 
 
-def await_others(
-    budget: RestartBudget, seen: Observation, now: Instant, until: Instant, hosts_store: bool = False
-) -> Decision:
+def await_others(seen: Observation, now: Instant, until: Instant, hosts_store: bool = False) -> Decision:
     """Decide what to do after this node's workers have succeeded, while other nodes' workers are still running.
 
     The node waits, so that it can rejoin if another node fails. The wait ends in failure only if the whole job fails,
     because the node's own work is done. The node stops waiting at `until`, unless it hosts the other nodes' store."""
     if seen.request:
-        return Decision((Order.LEAVE,), seen.request, budget)
+        return Decision((Order.LEAVE,), seen.request)
     if verdict := seen.found(Outcome.CLOSED):
         if verdict.succeeded:
-            return Decision((Order.RETIRE,), f"{_DONE}; {closed(verdict)}", budget)
-        return Decision((Order.YIELD,), f"{closed(verdict)}; this node's workers had succeeded", budget)
+            return Decision((Order.RETIRE,), f"{_DONE}; {closed(verdict)}")
+        return Decision((Order.YIELD,), f"{closed(verdict)}; this node's workers had succeeded")
     if verdict := seen.found(Outcome.RESTART):
-        return _after_round(budget, seen, verdict)
+        return _after_round(seen, verdict)
     if verdict := seen.found(Outcome.FENCED):
-        return Decision((Order.RETIRE,), f"{_DONE}; not waiting for other nodes' workers: {verdict.reason}", budget)
+        return Decision((Order.RETIRE,), f"{_DONE}; not waiting for other nodes' workers: {verdict.reason}")
     if verdict := seen.found(Outcome.DRAINED):
-        return Decision((Order.DEPART, Order.RETIRE), f"{_DONE}; drained: {verdict.reason}", budget)
+        return Decision((Order.DEPART, Order.RETIRE), f"{_DONE}; drained: {verdict.reason}")
     if now < until:
-        return Decision((), _DONE, budget)
+        return Decision((), _DONE)
     if hosts_store:
-        return Decision((), "this process hosts the store for other nodes, whose workers are still running", budget)
+        return Decision((), "this process hosts the store for other nodes, whose workers are still running")
     reason = f"{_DONE}; other nodes' workers did not finish in time (exit barrier)"
-    return Decision((Order.DEPART, Order.RETIRE), reason, budget)
+    return Decision((Order.DEPART, Order.RETIRE), reason)
 
 
 def closed(verdict: Verdict) -> str:
@@ -213,12 +210,12 @@ def _stop(seen: Observation) -> tuple[Order, ...]:
     return (Order.STOP,) if seen.running else ()
 
 
-def _after_round(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
+def _after_round(seen: Observation, verdict: Verdict) -> Decision:
     """Decide what to do after the round is over. The recorded cause is the event that ended the round, not a local
     failure."""
     orders, cause = (*_stop(seen), Order.JOIN), _cause_of(verdict)
     may_save = _workers_may_save(verdict)
-    return Decision(orders, verdict.reason, budget, cause, certain=verdict.judged, orderly=may_save)
+    return Decision(orders, verdict.reason, cause, certain=verdict.judged, orderly=may_save)
 
 
 def _workers_may_save(verdict: Verdict | None) -> bool:
@@ -246,28 +243,27 @@ def cause_of_end(number: int, restart_count: int, formed: Round) -> Verdict | No
     return Verdict(Outcome.RESTART, gone, lost=True)
 
 
-def _after_close(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
+def _after_close(seen: Observation, verdict: Verdict) -> Decision:
     """Decide to end without success. This node's workers have not succeeded, so the other nodes' reports do not
     matter."""
     but = "; this node's workers had not succeeded" if verdict.succeeded else ""
-    return Decision((*_stop(seen), Order.FAIL if seen.failed else Order.YIELD), closed(verdict) + but, budget)
+    return Decision((*_stop(seen), Order.FAIL if seen.failed else Order.YIELD), closed(verdict) + but)
 
 
 def _after_failure(budget: RestartBudget, seen: Observation) -> Decision:
     what, cause = _what_failed(seen.result), _cause(seen.result.failures)
     if budget.shared:
         if verdict := seen.found(Outcome.RESTART):
-            return _after_round(budget, seen, verdict)
+            return _after_round(seen, verdict)
         # The handler decides whether the failure is forgiven, and the next rendezvous shows its decision.
-        return Decision((Order.JOIN,), what, budget, cause, certain=False)
+        return Decision((Order.JOIN,), what, cause, certain=False)
     first = first_of(seen.result.failures)
     if first and not first.curable:
         last = first.stderr_tail[-1] if first.stderr_tail else "the command cannot run"
-        return Decision((Order.FAIL,), f"{what}; a restart would not help: {last}", budget)
+        return Decision((Order.FAIL,), f"{what}; a restart would not help: {last}")
     if budget.failures >= budget.max_restarts:
-        return Decision((Order.FAIL,), f"{what}; {no_restart_left(budget.max_restarts)}", budget)
-    after = replace(budget, failures=budget.failures + 1)
-    return Decision((Order.JOIN,), f"{what}; restart {after.failures} of {after.max_restarts}", after, cause)
+        return Decision((Order.FAIL,), f"{what}; {no_restart_left(budget.max_restarts)}")
+    return Decision((Order.JOIN,), f"{what}; restart {budget.failures + 1} of {budget.max_restarts}", cause)
 
 
 def _what_failed(result: RunResult) -> str:

@@ -150,8 +150,7 @@ def orders_in_words(decision):
 def test_decisions_match_the_table(complete, budget, result, asked, verdict, orders, cause, reason):
     decision = supervise(budget, Observation(result, asked, verdict, complete))
     assert (orders_in_words(decision), decision.cause, decision.reason) == (orders, cause, reason)
-    used = decision.budget.failures - budget.failures
-    assert used == (1 if cause in (FAILURE, HANG) and not budget.shared else 0)
+    assert decision.uses_budget is (cause in (FAILURE, HANG))
 
 
 def test_uncertain_failure_is_judged_when_the_next_round_forms():
@@ -233,7 +232,7 @@ def supervised(max_restarts, story):
         decision = supervise(budget, seen)
         if orders_in_words(decision) in (REPORT_AND_STOP, "collect"):
             decision = supervise(budget, replace(seen, complete=True))
-        budget = decision.budget
+        budget = replace(budget, failures=budget.failures + decision.uses_budget)
         if ENDS.intersection(decision.orders):
             return decision.orders[-1], budget.failures
     return None, budget.failures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from elastic_testing import MemoryBackend, SharedMemory, World, eventually
 
 from elastic_core.agent import RunResult, WorkerState, supervise
-from elastic_core.agent.supervise import Order, RestartBudget
+from elastic_core.agent.supervise import Order
 from elastic_core.clock import Instant, SystemClock
 from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces import node as described
@@ -32,7 +32,7 @@ def test_finished_store_host_stays_until_the_end():
     job = world(2, 2, count=2)
     job.succeed("n0")
     done = supervise.Observation(RunResult(WorkerState.SUCCEEDED))
-    decision = supervise.await_others(RestartBudget(3), done, Instant(301.0), Instant(300.0), hosts_store=True)
+    decision = supervise.await_others(done, Instant(301.0), Instant(300.0), hosts_store=True)
     if Order.RETIRE in decision.orders:
         job.leave("n0")
         job.partition("n1")
