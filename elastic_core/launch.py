@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_core import metrics
 from elastic_core.agent.process_agent import ProcessAgent
 from elastic_core.clock import SystemClock
-from elastic_core.compose.agent import answering, composed, parts_for
+from elastic_core.compose.agent import answer, composed, parts_for
 from elastic_core.compose.plan import Plan, plan_of, without_missing
 from elastic_core.compose.policy import Entry, function_entry, script_entry
 from elastic_core.config import SPECS, from_environment, from_torchrun, settings_from
@@ -284,11 +284,9 @@ class LocalElasticAgent(ProcessAgent):
 
     def run(self, role: str = "default") -> RunResult:
         show_unless_configured()
-        with (
-            self._until_closed,
-            answering(self._run_plan, self._parts.board, self._health_check_server),
-            _signals_to(self, self._run_plan.settings.signals_to_handle),
-        ):
+        with self._until_closed, contextlib.ExitStack() as stack:
+            answer(self._run_plan, self._parts.board, self._health_check_server, stack)
+            stack.enter_context(_signals_to(self, self._run_plan.settings.signals_to_handle))
             self._parts.attach(self)
             return super().run(role)
 

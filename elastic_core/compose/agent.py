@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core import events
+from elastic_core.agent.hang import HangPolicy
 from elastic_core.agent.interface import WorkerSpec
 from elastic_core.agent.process_agent import ProcessAgent
 from elastic_core.clock import SystemClock
@@ -33,7 +34,6 @@ from elastic_core.workers.group import LocalWorkers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from elastic_core.agent.hang import HangPolicy
     from elastic_core.compose.plan import Plan
     from elastic_core.compose.policy import Entry
     from elastic_core.config import Settings
@@ -92,7 +92,7 @@ def composed(
     node = _node(settings, local_world_size)
     board = StatusBoard(settings.rdzv_id or "", node.name, settings.role, settings.max_restarts, SystemClock())
     with contextlib.ExitStack() as stack:
-        stack.enter_context(answering(plan, board, health_check_server))
+        answer(plan, board, health_check_server, stack)
         handler = plan.handler(node)
         stack.callback(_end, f"rendezvous backend {settings.rdzv_backend}", handler.shutdown)
         _rank(handler, plan)
@@ -123,28 +123,25 @@ def composed(
         yield agent
 
 
-@contextlib.contextmanager
-def answering(plan: Plan, board: StatusBoard, given: HealthCheckServer | None) -> Iterator[None]:
-    """Run the configured health endpoint inside this context. A `given` server, which is already running, replaces the
-    endpoint and is stopped when the context ends."""
-    with contextlib.ExitStack() as stack:
-        if given is not None:
-            stack.callback(_end, "health check server", given.stop)
-        elif (server := plan.made_health_endpoint(board)) is not None:
-            from elastic_core.health.checks import RunningChecks
+def answer(plan: Plan, board: StatusBoard, given: HealthCheckServer | None, stack: contextlib.ExitStack) -> None:
+    """Start the configured health endpoint, and stop it when `stack` is closed. A `given` server, which is already
+    running, replaces the endpoint."""
+    if given is not None:
+        stack.callback(_end, "health check server", given.stop)
+    elif (server := plan.made_health_endpoint(board)) is not None:
+        from elastic_core.health.checks import RunningChecks
 
-            settings, checks = plan.settings, health_checks(plan.manager, plan.contexts, CheckMoment.RUNNING)
-            board.have_checked(RunningChecks(checks, SystemClock()).results)
-            stack.callback(_end, f"health endpoint {settings.health}", server.stop)
-            try:
-                server.start()
-            except OSError as error:
-                message = (
-                    f"the health endpoint {settings.health!r} cannot use port {settings.health_port}: "
-                    f"{error.strerror or error}; choose another port"
-                )
-                raise ConfigurationError(Problem("--health-port", message)) from error
-        yield
+        settings, checks = plan.settings, health_checks(plan.manager, plan.contexts, CheckMoment.RUNNING)
+        board.have_checked(RunningChecks(checks, SystemClock()).results)
+        stack.callback(_end, f"health endpoint {settings.health}", server.stop)
+        try:
+            server.start()
+        except OSError as error:
+            message = (
+                f"the health endpoint {settings.health!r} cannot use port {settings.health_port}: "
+                f"{error.strerror or error}; choose another port"
+            )
+            raise ConfigurationError(Problem("--health-port", message)) from error
 
 
 @contextlib.contextmanager
@@ -179,7 +176,9 @@ def parts_for(
             own = watchdog.worker_environment() if watchdog else {}
             return {**contributed_environment(manager, round_plan, plan.contexts), **own}
 
-        yield AgentParts(workers, observer, contribute, policy.hang_policy(settings), board, watchdog)
+        timeout = settings.hang_timeout
+        hangs = HangPolicy(timeout, settings.hang_warmup, settings.hang_progress) if timeout else None
+        yield AgentParts(workers, observer, contribute, hangs, board, watchdog)
 
 
 def _end(part: str, end: Callable[[], object]) -> None:

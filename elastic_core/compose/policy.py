@@ -1,5 +1,4 @@
-"""Derives from the settings what the workers run, as well as their environment, output, CPU binding and hang
-detection."""
+"""Derives from the settings what the workers run, as well as their environment, output and CPU binding."""
 
 from __future__ import annotations
 
@@ -23,7 +22,6 @@ from elastic_core.workers.streams import OutputPolicy, Stream
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from elastic_core.agent.hang import HangPolicy
     from elastic_core.config import Settings
     from elastic_core.workers.logs_specs import LogsSpecs
     from elastic_core.workers.numa import Binding, Machine
@@ -96,15 +94,6 @@ def group_policy(
     return GroupPolicy(output, environment, binding, progress, stack.enter_context(more_files()))
 
 
-def hang_policy(settings: Settings) -> HangPolicy | None:
-    """Return the configured policy for hang detection, or None if hang detection is off."""
-    if not settings.hang_timeout:
-        return None
-    from elastic_core.agent.hang import HangPolicy
-
-    return HangPolicy(settings.hang_timeout, settings.hang_warmup, settings.hang_progress)
-
-
 def inherited(settings: Settings, environ: Mapping[str, str], secrets: Collection[str] = ()) -> dict[str, str]:
     """Return the variables that the workers inherit, and the variable for the shutdown timeout.
 
@@ -115,13 +104,10 @@ def inherited(settings: Settings, environ: Mapping[str, str], secrets: Collectio
         secrets: the names of the options that plugins declare as secret.
     """
     own = _HEALTH_VARIABLES if settings.health is not None else ()
-    holding = {name for name in _OPTION_VARIABLES if _holds_secret(environ.get(name, ""), secrets)}
+    options = [(name, part) for name in _OPTION_VARIABLES for part in split_commas(environ.get(name, ""))]
+    holding = {name for name, option in options if is_secret(option.partition("=")[0], secrets)}
     kept = {name: value for name, value in environ.items() if name not in own and name not in holding}
     return {**kept, _SHUTDOWN_TIMEOUT: f"{settings.shutdown_timeout:g}"}
-
-
-def _holds_secret(options: str, secrets: Collection[str]) -> bool:
-    return any(is_secret(part.partition("=")[0], secrets) for part in split_commas(options))
 
 
 def _log_dir(settings: Settings, stack: contextlib.ExitStack) -> Path | None:
