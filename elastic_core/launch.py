@@ -171,23 +171,20 @@ def launch_agent(
     health_check_server: HealthCheckServer | None = None,
 ) -> dict[int, Any]:
     """Run the job on this node (see `elastic_launch`)."""
-    manager = PluginManager.load(os.environ)
-    settings = _with_join_timeout(_settings(config, manager), config.rdzv_timeout, manager)
+    plan = _plan(config)
     metrics.initialize_metrics(metrics.MetricsConfig(config.metrics_cfg))
-    entry = _entry(settings, entrypoint, args)
+    entry = _entry(plan.settings, entrypoint, args)
     specs = None if isinstance(config.logs_specs, str) else config.logs_specs
-    plan = _plan(settings, manager)
     result = run_job(plan, entry, os.environ, logs_specs=specs, health_check_server=health_check_server)
     return result.return_values
 
 
-def _settings(config: LaunchConfig, manager: PluginManager) -> Settings:
-    origins = {name: found.origin for name, found in _variables(os.environ).items()}
-    return without_missing(config.settings(os.environ, manager.backend_named), manager, origins)
-
-
-def _plan(settings: Settings, manager: PluginManager) -> Plan:
+def _plan(config: LaunchConfig) -> Plan:
     """Return the plan. The values of the plugins' options come from their variables."""
+    manager = PluginManager.load(os.environ)
+    origins = {name: found.origin for name, found in _variables(os.environ).items()}
+    settings = without_missing(config.settings(os.environ, manager.backend_named), manager, origins)
+    settings = _with_join_timeout(settings, config.rdzv_timeout, manager)
     options = manager.added_options()
     specs = specs_of_options(options)
     values, unreadable = parse_found(from_environment(os.environ, specs).found, specs)
@@ -235,7 +232,6 @@ class LocalElasticAgent(ProcessAgent):
         health_check_server: HealthCheckServer | None = None,
         uninterruptible_state_timeout: float | None = None,
     ) -> None:
-        manager = PluginManager.load(os.environ)
         config = LaunchConfig(
             1,
             1,
@@ -253,10 +249,10 @@ class LocalElasticAgent(ProcessAgent):
             virtual_local_rank=spec.virtual_local_rank,
             shutdown_timeout=shutdown_timeout,
         )
-        settings = _settings(config, manager)
-        plan = _plan(settings, manager)
+        plan = _plan(config)
+        settings = plan.settings
         backend = spec.rdzv_handler.get_backend()  # may be empty if the program has its own handler
-        if backend and (record := manager.backend_named(backend)) is not None:
+        if backend and (record := plan.manager.backend_named(backend)) is not None:
             settings = replace(settings, rdzv_backend=record.name)
             plan = replace(plan, settings=settings, backend=replace(plan.backend, record=record, options={}))
         self._run_plan = plan
