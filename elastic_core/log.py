@@ -16,7 +16,7 @@ import sys
 import threading
 from datetime import datetime, timezone
 from functools import cache
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, TextIO, get_args
+from typing import TYPE_CHECKING, Any, Concatenate, TextIO
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import InvalidPlugin, described_error
@@ -33,7 +33,6 @@ EventName = str
 """The name of an event. docs/reference/log-events.md lists the names."""
 
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
-Format = Literal["human", "json"]
 _COLORS = {"debug": "\x1b[2m", "info": "", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m"}
 _PLAIN = "\x1b[0m"
 _PATIENCE: Duration = 0.5  # see `configure`
@@ -99,7 +98,7 @@ class tolerating:  # noqa: N801 - used like contextlib.suppress
 
 
 def configure(
-    format: Format = "human",  # noqa: A002 - the users' term
+    format: str = "human",  # noqa: A002 - the users' term
     level: str = "info",
     stream: TextIO | None = None,
     clock: Clock | None = None,
@@ -111,20 +110,13 @@ def configure(
     Args:
         format: `json` writes one object per line. `human` writes one line per event, and indents any traceback below
             it. Times are UTC in ISO 8601, except that `human` shows local times on a terminal.
-        level: the lowest level to write, one of `LEVELS`, in upper or lower case.
+        level: the lowest level to write, one of `LEVELS`.
         stream: the destination (default: the current `sys.stderr`).
         clock: provides the timestamps.
         patience: how many seconds to wait for a stalled reader. After that, lines are dropped until it has caught up.
-
-    Raises:
-        ValueError: the format or the level is unknown.
     """
     global _output
-    if format not in get_args(Format):
-        raise ValueError(f"expected a log format ({', '.join(get_args(Format))}), found {format!r}")
-    if level.lower() not in LEVELS:
-        raise ValueError(f"expected a log level ({', '.join(LEVELS)}), found {level!r}")
-    _output = _Output(format, LEVELS[level.lower()], Sink(stream, patience), clock or SystemClock())
+    _output = _Output(format, LEVELS[level], Sink(stream, patience), clock or SystemClock())
 
 
 class Sink:
@@ -201,7 +193,7 @@ def _pieces(text: str) -> list[str]:
 
 
 class _Output:
-    def __init__(self, format: Format, threshold: int, sink: Sink, clock: Clock) -> None:  # noqa: A002
+    def __init__(self, format: str, threshold: int, sink: Sink, clock: Clock) -> None:  # noqa: A002
         self._format = format
         self._threshold = threshold
         self._sink = sink
@@ -286,9 +278,8 @@ class _Unconfigured:
         import logging
 
         logger = logging.getLogger("elastic_core")
-        if not logger.handlers:
-            logger.addHandler(logging.NullHandler())  # otherwise `logging` itself would print unhandled lines
-        if logger.isEnabledFor(LEVELS[level]):
+        # Without handlers, `logging` itself would print the line.
+        if logger.hasHandlers() and logger.isEnabledFor(LEVELS[level]):
             error = fields.pop("exc_info", None)
             pairs = _pairs(fields)
             logger.log(LEVELS[level], "%s", f"{event}{':' if pairs else ''}{pairs}", exc_info=error)
@@ -305,12 +296,8 @@ def show_unless_logged() -> None:
     logging, which then gets them."""
     import logging
 
-    logger: logging.Logger | None = logging.getLogger("elastic_core")
-    while logger is not None:
-        if any(not isinstance(handler, logging.NullHandler) for handler in logger.handlers):
-            return
-        logger = logger.parent if logger.propagate else None
-    show_unless_configured()
+    if not logging.getLogger("elastic_core").hasHandlers():
+        show_unless_configured()
 
 
 _output: _Output | _Unconfigured = _Unconfigured()
