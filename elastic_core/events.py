@@ -43,10 +43,6 @@ class EventSource(str, enum.Enum):
     WORKER = "WORKER"
 
 
-def _now_in_ms() -> int:
-    return int(_clock.timestamp() * 1000)
-
-
 @dataclass(frozen=True)
 class _Serializable:
     """An event that can be converted to JSON. `enumerated` contains the name and the type of its only enum field."""
@@ -82,7 +78,7 @@ class Event(_Serializable):
 
     name: str
     source: EventSource
-    timestamp: int = field(default_factory=_now_in_ms)
+    timestamp: int = field(default_factory=lambda: int(_clock.timestamp() * 1000))
     metadata: Mapping[str, EventMetadataValue] = field(default_factory=dict)
 
 
@@ -121,17 +117,6 @@ class RdzvEvent(_Serializable):
     error_trace: str = ""
 
 
-_stderr = Sink()
-
-
-def _drop(event: object) -> None:
-    return
-
-
-def _print(event: Event) -> None:
-    _stderr.write(event.serialize())
-
-
 class FileHandler:
     """Appends each event to a file as a line of JSON. Each call returns after its line has been written.
 
@@ -155,7 +140,11 @@ class FileHandler:
 
 
 _FILE = "file:"
-_handlers: dict[str, EventHandler] = {"null": _drop, "console": _print}
+_stderr = Sink()
+_handlers: dict[str, EventHandler] = {
+    "null": lambda event: None,
+    "console": lambda event: _stderr.write(event.serialize()),
+}
 
 
 def handler_names() -> tuple[str, ...]:

@@ -129,25 +129,19 @@ def _who(failure: ProcessFailure) -> str:
 
 
 def _tail(failure: ProcessFailure) -> Iterable[str]:
-    yield from _stack(failure)
-    lines = failure.message.splitlines()
+    stack, lines = failure.stack.splitlines(), failure.message.splitlines()
+    if len(stack) == 1:
+        yield f"  {stack[0]}"
+    elif stack:
+        yield "  what its threads were doing when it ended:"
+        yield from (f"    {line}".rstrip() for line in stack)
     if not lines:
-        if "\n" not in failure.stack:  # otherwise, Python has written the stacks to stderr
+        if len(stack) < 2:  # otherwise, Python has written the stacks to stderr
             yield "  No error file and no output on stderr were found."
         return
     source = f"error file {failure.error_file}" if failure.error_file != "<N/A>" else "last lines of its stderr"
     yield f"  {source}:"
     yield from (f"    {line}" for line in lines[-_MESSAGE_LINES:])
-
-
-def _stack(failure: ProcessFailure) -> Iterable[str]:
-    """Return the report's lines with all stacks of a worker. Their length was limited when they were recorded."""
-    lines = failure.stack.splitlines()
-    if len(lines) == 1:
-        yield f"  {lines[0]}"
-    elif lines:
-        yield "  what its threads were doing when it ended:"
-        yield from (f"    {line}".rstrip() for line in lines)
 
 
 def _last_line(failure: ProcessFailure) -> str:

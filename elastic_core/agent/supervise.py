@@ -29,48 +29,27 @@ _DONE = "every worker succeeded"
 
 
 class Order(enum.Enum):
-    """One action for the agent to perform. The orders from SUCCEED on end the run, or may end it.
+    """One action for the agent to perform. The orders from SUCCEED on end the run, or may end it."""
 
-    Attributes:
-        REPORT: report this node's failures to the other nodes, with everything that is known so far.
-        DEPART: notify the other nodes that this node is leaving.
-        STOP: stop the workers.
-        COLLECT: after all workers have succeeded, end the processes that they left behind, and collect the workers'
-            output and return values.
-        JOIN: join the next round and start its workers.
-        SUCCEED: notify the other nodes, wait for them, and end successfully.
-        RETIRE: end successfully.
-        FAIL: end as a failed job.
-        YIELD: end because another node has closed the job or because this node is drained.
-        LEAVE: notify the other nodes, stop the workers, and end, because a signal or a notice requires it.
-    """
-
-    REPORT = "report"
-    DEPART = "depart"
-    STOP = "stop"
-    COLLECT = "collect"
-    JOIN = "join"
-    SUCCEED = "succeed"
-    RETIRE = "retire"
-    FAIL = "fail"
-    YIELD = "yield"
-    LEAVE = "leave"
+    REPORT = "report"  # report this node's failures to the other nodes, with everything that is known so far
+    DEPART = "depart"  # notify the other nodes that this node is leaving
+    STOP = "stop"  # stop the workers
+    COLLECT = "collect"  # after success, end the processes that the workers left behind, and read output and values
+    JOIN = "join"  # join the next round and start its workers
+    SUCCEED = "succeed"  # notify the other nodes, wait for them, and end successfully
+    RETIRE = "retire"  # end successfully
+    FAIL = "fail"  # end as a failed job
+    YIELD = "yield"  # end because another node has closed the job or because this node is drained
+    LEAVE = "leave"  # notify the other nodes, stop the workers, and end, because a signal or a notice requires it
 
 
 class RestartCause(str, enum.Enum):
-    """Why a group restarts. Only FAILURE and HANG use up the budget.
+    """Why a group restarts. Only FAILURE and HANG use up the budget."""
 
-    Attributes:
-        FAILURE: a worker failed.
-        HANG: a worker was killed because it hung.
-        LOST: a node was lost.
-        MEMBERSHIP: the membership changed for another reason.
-    """
-
-    FAILURE = "failure"
-    HANG = "hang"
+    FAILURE = "failure"  # a worker failed
+    HANG = "hang"  # a worker was killed because it hung
     LOST = "node lost"
-    MEMBERSHIP = "membership"
+    MEMBERSHIP = "membership"  # the membership changed for another reason
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,6 @@ def composed(
                 settings.role,
                 local_world_size,
                 handler,
-                entrypoint=entry.name,
                 max_restarts=settings.max_restarts,
                 monitor_interval=settings.monitor_interval,
             ),

@@ -107,18 +107,16 @@ class Plan:
             ConfigurationError: a secret is configured, but the handler does not use it.
         """
         settings, config = self.settings, self.backend.options
-        made = self.backend.record.factory(
-            self._context(self.backend),
-            RendezvousParameters(
-                backend=settings.rdzv_backend,
-                endpoint=settings.rdzv_endpoint,
-                run_id=settings.rdzv_id or "",
-                min_nodes=settings.nnodes.min,
-                max_nodes=settings.nnodes.max,
-                local_addr=settings.local_addr,
-                node=node,
-            ).having(config),
+        parameters = RendezvousParameters(
+            backend=settings.rdzv_backend,
+            endpoint=settings.rdzv_endpoint,
+            run_id=settings.rdzv_id or "",
+            min_nodes=settings.nnodes.min,
+            max_nodes=settings.nnodes.max,
+            local_addr=settings.local_addr,
+            node=node,
         )
+        made = self.backend.record.factory(self._context(self.backend), parameters.having(config))
         asked = config.get(SECRET) or (settings.rdzv_secret_file and settings.rdzv_backend != _ALONE)
         if asked and not getattr(getattr(made, "seal", None), "signs", False):
             raise ConfigurationError(_not_signing(settings.rdzv_backend))
