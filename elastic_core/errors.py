@@ -141,8 +141,7 @@ class NotFoundError(ElasticError):
 
 
 class RendezvousGracefulExitError(RendezvousError):
-    """The job succeeded, or this node was drained, before any of the node's workers had run. The agent exits
-    successfully."""
+    """The job succeeded or this node was drained before the node's workers had run. The agent exits successfully."""
 
     exit_code = ExitCode.SUCCESS
 
@@ -255,8 +254,7 @@ _FRAME_WIDTH = 80
 
 
 class ChildFailedError(ElasticError):
-    """Workers failed, and the job did not recover. `failures` maps global ranks to failures. `str(error)` is a
-    report."""
+    """Workers failed for good. `failures` maps global ranks to failures. `str(error)` is a report."""
 
     exit_code = ExitCode.WORKER_FAILED
 

@@ -45,13 +45,9 @@ class LaunchConfig:
     field is None, the command line's default applies. Other fields may have different defaults than the command line;
     for example, `max_restarts` is 3.
 
-    Settings without a field are read from the environment variables that `elastic run` uses: watchdog
-    (TORCHELASTIC_ENABLE_FILE_TIMER=1, ELASTIC_WATCHDOG, ELASTIC_WATCHDOG_CONF), health endpoint
-    (TORCHELASTIC_HEALTH_CHECK_PORT, ELASTIC_HEALTH, ELASTIC_HEALTH_PORT, ELASTIC_HEALTH_CONF), hang detection
-    (ELASTIC_HANG_TIMEOUT, ELASTIC_HANG_WARMUP, ELASTIC_HANG_PROGRESS), worker starter (ELASTIC_WORKER_STARTER,
-    ELASTIC_WORKER_STARTER_CONF), warm start (ELASTIC_WARM_START, ELASTIC_WARM_START_CACHE, ELASTIC_WARM_START_EXCLUDE),
-    rank policy (ELASTIC_RANK_POLICY, ELASTIC_RANK_POLICY_CONF), and torchrun's
-    TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT.
+    Settings without a field are read from the environment variables that `elastic run` uses (see
+    docs/reference/environment.md): watchdog, health endpoint, hang detection, worker starter, warm start, rank policy,
+    and torchrun's TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT.
 
     Args:
         min_nodes, max_nodes: the number of nodes; 1 <= min_nodes <= max_nodes.
@@ -346,8 +342,7 @@ def _mortal(signals: tuple[signal.Signals, ...]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals_to(agent: ProcessAgent, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
-    """Forward signals to the agent within the context. Does nothing outside the main thread, because Python cannot
-    install signal handlers there."""
+    """Forward signals to the agent within the context. Only the main thread can do so; elsewhere, nothing happens."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -292,8 +292,7 @@ def show_unless_configured() -> None:
 
 
 def show_unless_logged() -> None:
-    """Show warnings and errors on stderr, unless `configure` has been called or the program has set up Python's
-    logging, which then gets them."""
+    """Show warnings and errors on stderr, unless `configure` has been called or Python's logging has handlers."""
     import logging
 
     if not logging.getLogger("elastic_core").hasHandlers():

@@ -36,8 +36,7 @@ _OTHERS = 16  # one worker's failure may cause a thousand others; showing a few 
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Return the exit code for an error. It is 128 + n for signal n, and INTERNAL_ERROR for errors that elastic-core
-    does not define."""
+    """Return an error's exit code: 128 + n for signal n, and INTERNAL_ERROR for errors that are not elastic-core's."""
     if isinstance(error, SignalException):
         return 128 + int(error.sigval)
     if isinstance(error, KeyboardInterrupt):

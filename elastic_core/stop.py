@@ -132,8 +132,7 @@ class StopFile(PageFile):
         self.write(_WHOLE.pack(1), _ASKED)
 
     def answer(self, step: int | None) -> None:
-        """Send the worker the step at which to stop. None means that the agents could not agree on a step; the worker
-        then gets SIGTERM."""
+        """Send the worker the step at which to stop. After None, there is no such step, and the worker gets SIGTERM."""
         self.write(_WHOLE.pack(_NO_STEP if step is None else step), _AT)
 
     def _number(self, offset: int) -> int:

@@ -126,8 +126,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     @property
     def restart_count(self) -> int:
-        """The number of the job's failures that have been forgiven so far. Workers see it as
-        TORCHELASTIC_RESTART_COUNT."""
+        """The number of the job's forgiven failures, which workers see as TORCHELASTIC_RESTART_COUNT."""
         return self._budget.failures
 
     def receive_signal(self, signum: int) -> None:
@@ -161,8 +160,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._events.expired(expiry)
 
     def alive_at(self) -> float:
-        """Return when the loop last ran, in seconds since the epoch. While the loop waits for events, this is the
-        current time."""
+        """Return when the loop last ran, in seconds since the epoch (while it waits for events: the current time)."""
         return self._events.alive_at()
 
     @prof
@@ -274,8 +272,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._announce_leave(decision.reason)
 
     def _stop_group(self, *_: object) -> None:
-        """Stop the workers. If this raises an error, attach the workers' failures to it, because the error would
-        otherwise hide them."""
+        """Stop the workers. If this raises an error, attach the workers' failures, which the error would hide."""
         try:
             self._stop_workers(self._worker_group)
         except Exception as error:
@@ -295,8 +292,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter.failures(self._result.failures)
 
     def _failure_of_the_group(self, result: RunResult) -> dict[int, ProcessFailure]:
-        """Return an artificial worker failure for a group that has failed although none of its workers has. Nodes can
-        count only workers' failures."""
+        """Return a failure for a group that failed although no worker did. Nodes count only workers' failures."""
         rank, now = self._worker_group.workers[0].global_rank, self._clock.timestamp()
         why = f"the group is {result.state.value}"
         return {rank: ProcessFailure(0, 0, 1, timestamp=now, global_rank=rank, role=self._spec.role, reason=why)}
@@ -372,10 +368,7 @@ class SimpleElasticAgent(ElasticAgent):
         raise error
 
     def _leave(self, *_: object) -> NoReturn:
-        """Leave without closing the rendezvous, so that the other nodes can continue.
-
-        The other nodes are notified before the workers stop. Otherwise, the stop would make the other nodes' workers
-        fail, and these failures would use up a restart."""
+        """Leave without closing the rendezvous, so that the other nodes can continue. Notify them before the stop."""
         signum = self._events.request or signal.SIGTERM
         failures = self._result.failures if self._result_complete else {}  # from before the request
         self._reporter.phase(AgentPhase.DRAINING, self._events.why)
@@ -393,8 +386,7 @@ class SimpleElasticAgent(ElasticAgent):
     # -- waiting
 
     def _wait_for_events(self) -> None:
-        """Wait until the workers or the round may have changed. The default implementation waits
-        `spec.monitor_interval` seconds."""
+        """Wait until the workers or the round may have changed. By default, wait `spec.monitor_interval` seconds."""
         self._events.wait((), later(self._clock.now(), max(self._spec.monitor_interval, SHORTEST_INTERVAL)))
 
     def _announce_leave(self, reason: str) -> None:
@@ -528,12 +520,10 @@ class SimpleElasticAgent(ElasticAgent):
         return most if until is None else min(max(until - self._clock.now(), 0.0), most)
 
     def _end_hung_workers(self) -> None:
-        """Kill hung workers, so that `_monitor_workers` reports them as failed. The default implementation detects no
-        hangs."""
+        """Kill hung workers, so that `_monitor_workers` reports them as failed. By default, no hangs are detected."""
 
     def _completed(self, result: RunResult) -> RunResult:
-        """Return the result with the details that are known only when no workers are running. The default
-        implementation adds none."""
+        """Return the result with details that are known only when no workers run. By default, there are none."""
         return result
 
     def _exit_barrier(self) -> None:

@@ -125,8 +125,7 @@ class CommonStep:
         self._reported: tuple[object, ...] = ()  # the arguments of the last call to `report`
 
     def begin(self, until: Instant) -> bool:
-        """Ask the workers to stop, and start to negotiate a common step with the other nodes. Returns false if no
-        worker has called `should_stop`."""
+        """Ask the workers to stop, and start to agree on a step. Returns false if none has called `should_stop`."""
         self._since, self._until, self._workers = self._clock.now(), until, self._processes.running()
         self._processes.ask_to_stop(until, self._reason)
         self._events.wait((), later(self._clock.now(), _SETTLE))

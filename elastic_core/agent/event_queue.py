@@ -121,8 +121,7 @@ class EventQueue:
         return expired
 
     def alive_at(self) -> float:
-        """Return when the agent last handled events, in seconds since the epoch. While the agent waits, this is the
-        current time."""
+        """Return when the agent last handled events, in seconds since the epoch (while it waits: the current time)."""
         return self._clock.timestamp() if self._waiting else self._waited_at
 
     def close(self) -> None:

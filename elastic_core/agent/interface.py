@@ -138,8 +138,7 @@ class Worker:
 
 
 class WorkerGroup:
-    """The workers of one node, which are all replaced in every round. Only the agent that owns the group may change
-    it."""
+    """The workers of one node, which are all replaced in every round. Only the owning agent may change it."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec

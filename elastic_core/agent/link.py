@@ -6,9 +6,8 @@ link polls them for waiting nodes, the agent's own budget counts the failures, a
 methods may block, so each call runs in a separate thread.
 
 Handlers written for torchrun return a rank and a size, but not the other members. Each node therefore introduces itself
-in the round's store, under its rank, and reads the other nodes' introductions. This takes two small operations per
-member. Introductions are JSON, never pickle, because a program that can write to the store must not be able to run code
-here."""
+in the round's store, under its rank, and reads the other nodes' introductions. Introductions are JSON, never pickle,
+because a program that can write to the store must not be able to run code here."""
 
 from __future__ import annotations
 
@@ -179,8 +178,7 @@ class Link:
         self._handler.set_closed()
 
     def _waiting(self) -> int | None:
-        """Return the number of waiting nodes, or None until the handler has answered. Returns 0 during an outage, and
-        if no thread can be started."""
+        """Return the number of waiting nodes, None until the handler has answered, or 0 if it cannot be asked."""
         if self._poll is None:
             self._poll = _in_thread(self._handler.num_nodes_waiting, "rendezvous-poll", self._listener)
             if self._poll is None:

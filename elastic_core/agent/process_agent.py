@@ -147,8 +147,7 @@ class ProcessAgent(SimpleElasticAgent):
         return self._shutdown_timeout + self._kill_timeout
 
     def _end_hung_workers(self) -> None:
-        """Kill the hung workers and no others. The worker that has hung the longest is killed first, so that it becomes
-        the root cause."""
+        """Kill the hung workers, beginning with the one that hung first, so that it becomes the root cause."""
         now = self._clock.now()
         until = later(now, _ASKING)
         hung = [*self._events.pop_expired(), *self._look_for_hangs()]

@@ -46,8 +46,7 @@ class Reporter:
         self._phase: tuple[AgentPhase, str] | None = None
 
     def phase(self, phase: AgentPhase, reason: str = "", sign: Instant | None = None) -> None:
-        """Report a phase, but not the same phase and reason twice in a row. `sign` is when the first sign of the
-        phase's cause appeared."""
+        """Report a phase, unless it was the last one reported. `sign` is when the first sign of its cause appeared."""
         if self._phase != (phase, reason):
             self._phase = (phase, reason)
             self._tell(PhaseChanged(self._run_id, phase, reason, self._clock.now(), sign))
@@ -130,8 +129,7 @@ def error_in_words(error: BaseException) -> str:
 
 
 class Progress:
-    """Logs the progress of a wait that began at `begun`. `fields` takes the number of seconds waited so far and returns
-    the fields of the log line."""
+    """Logs the progress of a wait that began at `begun`. `fields` maps the seconds waited to the line's fields."""
 
     def __init__(
         self, begun: Instant, waiting_for: str, fields: Callable[[int], Mapping[str, object]] | None = None

@@ -148,8 +148,7 @@ class GroupStop:
             self._wait_for_ends(until, later(now, _LOOK_AGAIN))
 
     def _ask(self, signum: signal.Signals, until: Instant, progress: Progress) -> bool:
-        """Ask the processes to end. Returns whether all have ended by `until`, or earlier if the grace period is cut
-        short."""
+        """Ask the processes to end. Returns whether all have ended by `until` or when the grace period is cut short."""
         self._processes.ask(signum)
         self._processes.send_signal(signal.SIGCONT)  # a suspended process cannot react to the request to end
         while self._unfinished():

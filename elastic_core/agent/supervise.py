@@ -190,8 +190,7 @@ def _stop(seen: Observation) -> tuple[Order, ...]:
 
 
 def _after_round(seen: Observation, verdict: Verdict) -> Decision:
-    """Decide what to do after the round is over. The recorded cause is the event that ended the round, not a local
-    failure."""
+    """Decide what to do after the round is over. The cause is the event that ended the round, not a local failure."""
     orders, cause = (*_stop(seen), Order.JOIN), _cause_of(verdict)
     may_save = _workers_may_save(verdict)
     return Decision(orders, verdict.reason, cause, certain=verdict.judged, orderly=may_save)
@@ -223,8 +222,7 @@ def cause_of_end(number: int, restart_count: int, formed: Round) -> Verdict | No
 
 
 def _after_close(seen: Observation, verdict: Verdict) -> Decision:
-    """Decide to end without success. This node's workers have not succeeded, so the other nodes' reports do not
-    matter."""
+    """Decide to end without success, because this node's workers have not succeeded."""
     but = "; this node's workers had not succeeded" if verdict.succeeded else ""
     return Decision((*_stop(seen), Order.FAIL if seen.failed else Order.YIELD), closed(verdict) + but)
 

@@ -123,8 +123,7 @@ def composed(
 
 
 def answer(plan: Plan, board: StatusBoard, given: HealthCheckServer | None, stack: contextlib.ExitStack) -> None:
-    """Start the configured health endpoint, and stop it when `stack` is closed. A `given` server, which is already
-    running, replaces the endpoint."""
+    """Start the configured health endpoint, or use the `given` running server instead. `stack` stops either."""
     if given is not None:
         stack.callback(_end, "health check server", given.stop)
     elif (server := plan.made_health_endpoint(board)) is not None:

@@ -144,8 +144,7 @@ class Plan:
         return cast("Starter", AttributedProxy(made, ("start", "result"), asked.provided, _HELPED))
 
     def explained_starter(self, work: Work) -> Mapping[str, Any]:
-        """Return the facts that the worker starter reports for `elastic explain`. The mapping is empty if the starter
-        has no `explain`."""
+        """Return the worker starter's facts for `elastic explain`. They are empty if it has no `explain`."""
         if self.starter is None or self.starter.record.explain is None:
             return {}
         found = self.starter.record.explain(self._context(self.starter), work)
@@ -235,8 +234,7 @@ def without_missing(settings: Settings, manager: PluginManager, origins: Mapping
 
 @contextlib.contextmanager
 def origins_named(origins: Mapping[str, str]) -> Iterator[None]:
-    """Make problems raised in this context name the origin of a value instead of its flag. Factories know only the
-    flag."""
+    """Make problems raised in this context name a value's origin, not its flag, which is all that factories know."""
     try:
         yield
     except ConfigurationError as error:
