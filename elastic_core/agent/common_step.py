@@ -58,27 +58,24 @@ def agree(
         try:
             store.wait([_AGREED], limit)
         except Exception:
-            if _decided(store, _NO_STEP) < 0:
+            if _decided(store, None) is None:
                 raise
-        return _as_step(_decided(store, _NO_STEP))
+        return _decided(store, None)
     try:
         if highest >= 0:
             keys = [_OWN.format(rank=other) for other in ranks[1:]]
             store.wait(keys, limit)
-            steps = [highest, *(_read(store, key) for key in keys)]
+            steps = [highest, *(int(store.get(key)[:_LONGEST]) for key in keys)]
             step = None if min(steps) < 0 else _following(max(steps), multiple)
     finally:
-        decided = _decided(store, _NO_STEP if step is None else step)
-    return _as_step(decided)
+        decided = _decided(store, step)
+    return decided
 
 
-def _decided(store: Store, step: int) -> int:
+def _decided(store: Store, step: int | None) -> int | None:
     """Propose a step, and return the one that the store keeps, which is the first. A node that has waited too long
     proposes that there is none, and the first rank may propose one at the same time."""
-    return int(store.compare_set(_AGREED, "", str(step))[:_LONGEST])
-
-
-def _as_step(number: int) -> int | None:
+    number = int(store.compare_set(_AGREED, "", str(_NO_STEP if step is None else step))[:_LONGEST])
     return number if number >= 0 else None
 
 
@@ -86,10 +83,6 @@ def _following(highest: int, multiple: int) -> int | None:
     """Return the first multiple of `multiple` above `highest`, or None if that multiple does not fit into 64 bits."""
     step = (highest // multiple + 1) * multiple
     return step if 0 < step <= GREATEST_STEP else None
-
-
-def _read(store: Store, key: str) -> int:
-    return int(store.get(key)[:_LONGEST])
 
 
 class CommonStep:
