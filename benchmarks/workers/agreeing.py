@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from torch.distributed import TCPStore
 
-from elastic_core.agent.common_step import agree
+from elastic_core.agent.stopping import agree
 
 LIMIT_S = 120.0
 

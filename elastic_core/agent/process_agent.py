@@ -8,9 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.agent import SimpleElasticAgent
-from elastic_core.agent.common_step import CommonStep, agree
 from elastic_core.agent.interface import RunResult, WorkerState
-from elastic_core.agent.stopping import LAST_AFTERGLOW, GroupStop
+from elastic_core.agent.stopping import LAST_AFTERGLOW, CommonStep, GroupStop, agree
 from elastic_core.clock import later
 from elastic_core.errors import HANG
 from elastic_core.interfaces.health import StopStatus

@@ -12,10 +12,9 @@ from agent_fakes import FakeWorkers
 from elastic_testing import FakeClock
 from round_of_two import Ordered
 
-from elastic_core.agent.common_step import CommonStep, agree
 from elastic_core.agent.event_queue import EventQueue
 from elastic_core.agent.interface import RunResult, WorkerState
-from elastic_core.agent.stopping import GroupStop
+from elastic_core.agent.stopping import CommonStep, GroupStop, agree
 from elastic_core.agent.supervise import Observation, RestartBudget, supervise
 from elastic_core.builtin import MemoryStore
 from elastic_core.clock import SystemClock
