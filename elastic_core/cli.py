@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from elastic_core.config import Command, CommandReading, Reading, Sources, Spec
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.hooks.records import Option
     from elastic_core.observers import History
 
 _USAGE = """\
@@ -80,23 +79,12 @@ class _HelpPrinted(SystemExit):
 
 def run(argv: Sequence[str]) -> int:
     """Run `elastic run`."""
-    manager, reading = read_run(argv)
+    manager, reading = read_like_run(argv)
     from elastic_core.observers import History
 
     history = History()
     error = run_job(reading, manager, history)
     return _explain_failure(error, reading.settings.rdzv_id or "", history=history) if error else ExitCode.SUCCESS
-
-
-def read_run(argv: Sequence[str]) -> tuple[PluginManager, Reading]:
-    """Load the plugins and read a command line for `elastic run`. Raises ConfigurationError."""
-
-    def help_text(added: Sequence[Option]) -> str:
-        from elastic_core.config import explain
-
-        return explain.help_text(added)
-
-    return read_like_run(argv, help_text)
 
 
 def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseException | None:
@@ -129,7 +117,7 @@ def explain(argv: Sequence[str]) -> None:
     from elastic_core.config.explain import as_dict, as_text
     from elastic_core.operate.commands import EXPLAIN, explain_help
 
-    manager, reading = read_like_run(argv, lambda _: explain_help(), EXPLAIN, require_script=False)
+    manager, reading = read_like_run(argv, explain_help, EXPLAIN, require_script=False)
     reading = replace(reading, settings=without_missing(reading.settings, manager, reading.origins))
     starter: Mapping[str, Any] = {}
     unused: Sequence[str] = ()
@@ -327,14 +315,14 @@ def current_folder() -> Path:
 
 def read_like_run(
     argv: Sequence[str],
-    help_text: Callable[[Sequence[Option]], str],
+    own_help: Callable[[], str] | None = None,
     own: Sequence[Spec] = (),
     asked: str | None = None,
     **more: Any,
 ) -> tuple[PluginManager, Reading]:
-    """Load the plugins and read a command line that may contain `run`'s flags and the command's `own` flags.
-    `help_text` creates the help from the options that plugins add. `asked` is the distribution that provides the
-    command. Raises _HelpPrinted if the command line asks for help."""
+    """Load the plugins and read a command line that may contain `run`'s flags and the command's `own` flags. The
+    command's help is `own_help`, by default that of `run`. `asked` is the distribution that provides the command.
+    Raises ConfigurationError, or _HelpPrinted if the command line asks for help."""
     from elastic_core import config
 
     def others(settings: config.Settings, origins: Mapping[str, str], tables: Mapping[str, str]) -> Sequence[Problem]:
@@ -352,7 +340,9 @@ def read_like_run(
     manager = _load_plugins(sources, allowed, asked)
     added = manager.added_options()
     if sources.line({**specs, **config.specs_of_options(added)}).help:
-        show(help_text(added))
+        from elastic_core.config.explain import help_text
+
+        show(own_help() if own_help else help_text(added))
         raise _HelpPrinted
     try:
         reading = config.read(sources, added, own=own, backend_named=manager.backend_named, others=others, **more)

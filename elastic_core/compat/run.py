@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
 def main(args: Sequence[str] | None = None) -> None:
     """Run `elastic run` with the command line `args`, which does not include the program's name (default: this
     process's arguments). Raises the same errors as `run`."""
-    manager, reading = cli.read_run(sys.argv[1:] if args is None else args)
+    manager, reading = cli.read_like_run(sys.argv[1:] if args is None else args)
     error = cli.run_job(reading, manager, History())
     if error is not None:
         raise error

@@ -28,7 +28,7 @@ def run(context: Context, words: Sequence[str]) -> int:
     from elastic_doctor import examine, finding
 
     manager, reading = cli.read_like_run(
-        words, lambda _: doctor_help(), DOCTOR, "elastic-doctor", new_run_id=lambda: "doctor", require_script=False
+        words, doctor_help, DOCTOR, "elastic-doctor", new_run_id=lambda: "doctor", require_script=False
     )
     cli.warn_left_out(reading.left_out)
     settings = without_missing(reading.settings, manager, reading.origins)
