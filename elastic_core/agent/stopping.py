@@ -317,8 +317,7 @@ class CommonStep:
         self._report = report
         self._since = self._until = Instant(0.0)
         self._workers: list[int] = []
-        self._call: BackgroundCall[int | None] | None = None
-        self._answered = False
+        self._call: BackgroundCall[int | None] | None = None  # while the workers wait for its result
         self._step: int | None = None
         self._reported: tuple[object, ...] = ()  # the arguments of the last call to `report`
 
@@ -345,7 +344,7 @@ class CommonStep:
         if due is not None and due < self._until - _NOTABLE:
             self._until = due
             self._processes.ask_to_stop(due, self._reason)
-        if not self._answered and self._call is not None and self._call.wait(0):
+        if self._call is not None and self._call.wait(0):
             step, reason = None, "another node did not answer in time, or its workers do not call should_stop"
             try:
                 step = self._call.result()
@@ -360,7 +359,7 @@ class CommonStep:
 
     def end(self) -> None:
         """Release workers that are still waiting for the step, and log the workers that have not stopped after it."""
-        if not self._answered:
+        if self._call is not None:
             self._answer(None)
         if self._step is None:
             return
@@ -385,5 +384,5 @@ class CommonStep:
         return running, failed
 
     def _answer(self, step: int | None) -> None:
-        self._answered, self._step = True, step
+        self._call, self._step = None, step
         self._processes.stop_at(step)

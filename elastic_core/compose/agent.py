@@ -163,10 +163,11 @@ def parts_for(
         if watchdog is not None:
             stack.callback(_end, f"watchdog {settings.watchdog}", watchdog.stop)
             observers = (*observers, watchdog_notifier(watchdog, settings.watchdog or "", workers.log_files))
-        recorders = (
-            _event_recorder(settings.event_log_handler, stack),
-            MetricRecorder(settings.role, settings.max_restarts),
-        )
+        name = settings.event_log_handler
+        handler = events.open_handler(name)
+        if (close := getattr(handler, "close", None)) is not None:
+            stack.callback(_end, f"event handler {name}", close)
+        recorders = (EventRecorder(handler, name), MetricRecorder(settings.role, settings.max_restarts))
         observer = CombinedObserver([board, *observers, *recorders, notifier(manager, plan.contexts)])
 
         def contribute(round_plan: RoundPlan) -> dict[str, str]:
@@ -206,11 +207,3 @@ def _rank(handler: RendezvousHandler, plan: Plan) -> None:
         message = f"rank policies do not apply to the backend {settings.rdzv_backend!r}, which assigns ranks itself"
         raise ConfigurationError(Problem("--rank-policy", message))
     handler.rank_by(plan.made_rank_policy())
-
-
-def _event_recorder(name: str, stack: contextlib.ExitStack) -> EventRecorder:
-    handler = events.open_handler(name)
-    close = getattr(handler, "close", None)
-    if close is not None:
-        stack.callback(_end, f"event handler {name}", close)
-    return EventRecorder(handler, name)
