@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core import compat, events
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import DEFAULT
-from elastic_core.errors import ConfigurationError, ElasticError, PluginError, Problem
+from elastic_core.errors import ConfigurationError, ElasticError, Problem
 from elastic_core.hooks.calls import Contexts
 from elastic_core.hooks.options import not_needed
 from elastic_core.hooks.records import (
@@ -147,14 +146,7 @@ class Plan:
         """Return the worker starter's facts for `elastic explain`. They are empty if it has no `explain`."""
         if self.starter is None or self.starter.record.explain is None:
             return {}
-        found = self.starter.record.explain(self._context(self.starter), work)
-        try:
-            plain: dict[str, Any] = json.loads(json.dumps(dict(found), default=str))
-        except (TypeError, ValueError) as error:
-            name = self.starter.record.name
-            message = f"`explain` of the worker starter {name!r} must return JSON values by name, not {found!r}"
-            raise PluginError(Problem("--worker-starter", message)) from error
-        return plain
+        return self.starter.record.explain(self._context(self.starter), work)
 
     def made_watchdog(self) -> Watchdog | None:
         """Create the watchdog without starting it. Returns None if no watchdog is selected."""

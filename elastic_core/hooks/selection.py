@@ -4,6 +4,7 @@ an error, and no plugin silently wins."""
 from __future__ import annotations
 
 import functools
+import json
 import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -132,6 +133,7 @@ _DESCRIPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "defaults": ("a mapping of names to pairs of value and reason", _read_defaults),
     "problems": ("Problems", _read_problems),
     "hosts_of": ("pairs of host and port", _read_hosts),
+    "explain": ("JSON values by name", lambda found: json.loads(json.dumps(dict(found), default=str))),
 }
 
 

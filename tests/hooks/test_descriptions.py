@@ -6,7 +6,9 @@ import pytest
 
 from elastic_core.config import Sources, read
 from elastic_core.errors import ConfigurationError, PluginError, Problem
-from elastic_core.hooks.records import RendezvousBackendRecord
+from elastic_core.hooks.discovery import Source
+from elastic_core.hooks.records import RendezvousBackendRecord, WorkerStarterRecord
+from elastic_core.hooks.selection import Provided, attributed
 
 
 def broken(settings):
@@ -55,3 +57,9 @@ def test_problems_are_reported_with_those_of_flags(reading):
     with pytest.raises(ConfigurationError) as raised:
         reading("--max-restarts=x", problems=lambda _: [Problem("--rdzv-endpoint", "a first problem")])
     assert [problem.origin for problem in raised.value.problems] == ["--max-restarts", "--rdzv-endpoint"]
+
+
+def test_explanation_of_a_starter_must_be_json():
+    record = WorkerStarterRecord("toy", "a test", print, explain=lambda *_: 7)
+    with pytest.raises(PluginError, match="must return JSON values by name, but returned 7"):
+        attributed(Provided(record, Source("toys", "toy", "1.0"))).explain(None, None)
