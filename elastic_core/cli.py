@@ -221,7 +221,7 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
     from elastic_core.hooks.selection import attributed, names_of
     from elastic_core.log import show_unless_configured
 
-    sources = config.Sources(argv, os.environ, current_folder(), f"elastic {name}", mixed=True)
+    sources = config.Sources(argv, os.environ, current_folder(), f"elastic {name}")
     allowed = sources.allowed_plugins(config.Command(name, "", {}).specs)
     manager = _load_plugins(sources, allowed, kind_of(CommandRecord).homes.get(name))
     names = [name for item in manager.records(CommandRecord) for name in names_of(item.record)]
@@ -364,7 +364,7 @@ def _read_command(command: Command, argv: Sequence[str]) -> tuple[PluginManager,
     """Load the plugins and read a command line for `command`. Raises _HelpPrinted if the command line asks for help."""
     from elastic_core import config
 
-    sources = config.Sources(argv, os.environ, current_folder(), command.words, mixed=True)
+    sources = config.Sources(argv, os.environ, current_folder(), command.words)
     manager = _load_plugins(sources, sources.allowed_plugins(command.specs))
     return manager, _read_or_help(command, sources, manager)
 

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import functools
 import os
-from collections import deque
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.config.file import RENDEZVOUS, ConfigFile, config_file
-from elastic_core.config.resolve import broken_rules, resolve, script_problems
+from elastic_core.config.resolve import broken_rules, resolved, script_problems, with_backend
 from elastic_core.config.schedulers import scheduler_problems
 from elastic_core.config.settings import SPECS, Settings
-from elastic_core.config.sources import CommandLine, fallbacks, from_environment, read_on
-from elastic_core.config.spec import DEFAULT, Findings, RawValue, Spec, specs_of_options
+from elastic_core.config.sources import RUN, fallbacks, from_command_line, from_environment
+from elastic_core.config.spec import DEFAULT, Findings, Origins, RawValue, Spec, specs_of_options
 from elastic_core.errors import ConfigurationError, PluginError, Problem
 
 if TYPE_CHECKING:
@@ -32,8 +30,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from elastic_core.config.resolve import BackendNamed
+    from elastic_core.config.sources import CommandLine
     from elastic_core.errors import ExitCode
-    from elastic_core.hooks.records import CommandRecord, Option
+    from elastic_core.hooks.records import CommandRecord, Option, RendezvousBackendRecord
 
 
 RESERVED: frozenset[str] = frozenset(
@@ -87,23 +86,14 @@ class Sources:
         argv: the words after `elastic COMMAND`.
         environ: the environment to read, instead of `os.environ`.
         cwd: an absolute folder; the paths of the config file and the script are relative to it.
-        command: the command's name, for messages.
-        mixed: whether flags may follow other words.
+        command: the command's name. In commands other than `elastic run`, flags may follow other words.
     """
 
-    def __init__(
-        self,
-        argv: Sequence[str],
-        environ: Mapping[str, str],
-        cwd: Path,
-        command: str = "elastic run",
-        mixed: bool = False,
-    ) -> None:
+    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], cwd: Path, command: str = RUN) -> None:
         self.environ = environ
         self.cwd = cwd
+        self._argv = argv
         self._command = command
-        self._mixed = mixed
-        self._line = CommandLine(unread=deque(argv))
         self._files: dict[object, ConfigFile] = {}  # by the value of --config
 
     def allowed_plugins(self, specs: Mapping[str, Spec] = SPECS) -> tuple[str, ...] | None:
@@ -115,21 +105,15 @@ class Sources:
         Raises:
             ConfigurationError: the value is not a list of names.
         """
-        read_on(self._line, specs, self._command, self._mixed, whole=False)
-        line = self._line
-        if line.unread:
-            line = deepcopy(line)
-            read_on(line, specs, self._command, self._mixed, whole=True)
-        values, unreadable = parse_found(self.gathered(line, BEFORE_PLUGINS).found, BEFORE_PLUGINS)
+        values, unreadable = parse_found(self.gathered(self.line(specs), BEFORE_PLUGINS).found, BEFORE_PLUGINS)
         if "plugins" in unreadable:
             raise ConfigurationError(unreadable["plugins"])
         allowed: tuple[str, ...] | None = values["plugins"]
         return allowed
 
     def line(self, specs: Mapping[str, Spec]) -> CommandLine:
-        """Return the whole command line. `specs` contains all of the command's flags."""
-        read_on(self._line, specs, self._command, self._mixed, whole=True)
-        return self._line
+        """Return the command line. `specs` contains the command's flags."""
+        return from_command_line(self._argv, specs, self._command)
 
     def gathered(self, line: CommandLine, specs: Mapping[str, Spec]) -> Findings:
         """Return each setting's value from the source with the highest precedence, and the problems of all sources."""
@@ -226,15 +210,13 @@ def read(
     values, unreadable = parse_found(gathered.found, specs)
     its_own, unreadable_own = parse_found(line.found, own_specs)
     given = Settings(**{name: values[name] for name in SPECS})
-    origins = {name: gathered.found[name].origin if name in gathered.found else DEFAULT for name in specs}
-    settings, resolved = resolve(given, origins, new_run_id, environ, backend_named)
-    if table := _table_of(settings.rdzv_backend, gathered, backend_named):
-        options, unreadable_options = parse_found(table, {"rdzv_conf": SPECS["rdzv_conf"]})
-        unreadable |= unreadable_options
-        given, origins = replace(given, **options), {**origins, "rdzv_conf": table["rdzv_conf"].origin}
-        settings, resolved = resolve(given, origins, new_run_id, environ, backend_named)
-    origins = resolved
-    broken = broken_rules(settings, unreadable, _places(gathered.found), backend_named(settings.rdzv_backend))
+    origins: Origins = {name: gathered.found[name].origin if name in gathered.found else DEFAULT for name in specs}
+    settings, origins, record, unreadable_options = _with_backend_options(
+        *with_backend(given, origins, environ), gathered, backend_named
+    )
+    settings, origins = resolved(settings, origins, record, new_run_id)
+    unreadable |= unreadable_options
+    broken = broken_rules(settings, unreadable, _places(gathered.found), record)
     problems = [*gathered.problems, *unreadable.values(), *unreadable_own.values(), *broken]
     problems += scheduler_problems(given, origins, environ, broken)
     script = line.words[0] if line.words else None
@@ -259,13 +241,19 @@ def read(
     )
 
 
-def _table_of(backend: str, gathered: Findings, backend_named: BackendNamed) -> dict[str, RawValue]:
-    """Return the options of the config file's table for this backend as `rdzv_conf`, unless `rdzv_conf` is set. The
-    table may have any of the backend's names."""
+def _with_backend_options(
+    settings: Settings, origins: Origins, gathered: Findings, backend_named: BackendNamed
+) -> tuple[Settings, Origins, RendezvousBackendRecord | None, dict[str, Problem]]:
+    """Set `rdzv_conf`, if it is unset, to the options in the config file's table for the backend. The table may have
+    any of the backend's names. Also returns the backend's record, and the problems by setting."""
+    backend = settings.rdzv_backend
     record = backend_named(backend)
     names = (backend, record.name, *record.aliases) if record is not None else (backend,)
     tables = [gathered.by_backend[name] for name in names if name in gathered.by_backend]
-    return {"rdzv_conf": tables[0]} if tables and "rdzv_conf" not in gathered.found else {}
+    if not tables or "rdzv_conf" in gathered.found:
+        return settings, origins, record, {}
+    options, unreadable = parse_found({"rdzv_conf": tables[0]}, {"rdzv_conf": SPECS["rdzv_conf"]})
+    return replace(settings, **options), {**origins, "rdzv_conf": tables[0].origin}, record, unreadable
 
 
 def _places(found: Mapping[str, RawValue]) -> dict[str, str]:
@@ -285,8 +273,10 @@ def settings_from(values: Mapping[str, object], backend_named: BackendNamed = la
     problems = [Problem(name, "unknown setting") for name in found.keys() - SPECS]
     parsed, unreadable = parse_found(found, SPECS)
     origins = {name: name if name in found else DEFAULT for name in SPECS}
-    settings, _ = resolve(Settings(**parsed), origins, random_run_id, {}, backend_named)
-    broken = broken_rules(settings, unreadable, _places(found), backend_named(settings.rdzv_backend))
+    settings, chosen = with_backend(Settings(**parsed), origins, {})
+    record = backend_named(settings.rdzv_backend)
+    settings, _ = resolved(settings, chosen, record, random_run_id)
+    broken = broken_rules(settings, unreadable, _places(found), record)
     problems += [*unreadable.values(), *broken]
     if problems:
         raise ConfigurationError(*problems)
@@ -397,10 +387,9 @@ def read_command(
     values, unreadable = parse_found(gathered.found, command.specs)
     if "rdzv_conf" in command.specs:
         given = Settings(**{name: value for name, value in values.items() if name in SPECS})
-        settings, _ = resolve(given, dict.fromkeys(SPECS, DEFAULT), lambda: "", {}, backend_named)
-        if table := _table_of(settings.rdzv_backend, gathered, backend_named):
-            options, unreadable_options = parse_found(table, {"rdzv_conf": SPECS["rdzv_conf"]})
-            values, unreadable = values | options, unreadable | unreadable_options
+        chosen = with_backend(given, dict.fromkeys(SPECS, DEFAULT), {})
+        settings, _, _, unreadable_options = _with_backend_options(*chosen, gathered, backend_named)
+        values["rdzv_conf"], unreadable = settings.rdzv_conf, unreadable | unreadable_options
     problems = [*gathered.problems, *unreadable.values()]
     reported = {problem.origin for problem in problems}
     for name, message in command.required.items():

@@ -33,30 +33,45 @@ if TYPE_CHECKING:
 _OPEN = (None, "")  # the values of unset settings
 
 
-def resolve(
-    settings: Settings,
-    origins: Origins,
-    new_run_id: Callable[[], str],
-    environ: Mapping[str, str],
-    backend_named: BackendNamed = lambda _: None,
-) -> tuple[Settings, dict[str, str]]:
-    """Fill in unset settings from a scheduler's variables in `environ`, the backend's defaults, and other settings.
-
-    The resolved settings always include a backend. They lack a run id only if the user has not set one for a multi-node
-    job; `broken_rules` reports that case. `new_run_id` is called only for a single-node job.
-
-    Raises:
-        PluginError: the backend's `defaults` are invalid.
-    """
-    steps: tuple[Callable[[Settings, Origins], Changes], ...] = (
+def with_backend(settings: Settings, origins: Origins, environ: Mapping[str, str]) -> tuple[Settings, Origins]:
+    """Fill in unset settings from a scheduler's variables in `environ`, and choose the backend if it is unset."""
+    return _changed(
+        settings,
+        origins,
         lambda settings, origins: from_scheduler(settings, origins, environ),
         _start,
         _standalone,
         _backend,
-        lambda settings, origins: _of_backend(settings, origins, backend_named(settings.rdzv_backend)),
+    )
+
+
+def resolved(
+    settings: Settings, origins: Origins, record: RendezvousBackendRecord | None, new_run_id: Callable[[], str]
+) -> tuple[Settings, Origins]:
+    """Fill in the settings that depend on the backend, and those that depend on other settings.
+
+    The settings then lack a run id only if the user has not set one for a multi-node job; `broken_rules` reports that
+    case. `new_run_id` is called only for a single-node job.
+
+    Args:
+        settings, origins: the results of `with_backend`.
+        record: the backend, or None if it does not exist.
+
+    Raises:
+        PluginError: the backend's `defaults` are invalid.
+    """
+    return _changed(
+        settings,
+        origins,
+        lambda settings, origins: _of_backend(settings, origins, record),
         lambda settings, _: _run_id(settings, new_run_id),
         _health,
     )
+
+
+def _changed(
+    settings: Settings, origins: Origins, *steps: Callable[[Settings, Origins], Changes]
+) -> tuple[Settings, Origins]:
     known = dict(origins)
     for step in steps:
         changes = step(settings, known)

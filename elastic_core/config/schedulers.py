@@ -67,7 +67,7 @@ def scheduler_problems(
 ) -> list[Problem]:
     """Return a problem for an ambiguous step, or advice if the step's variables caused one of the `others`.
 
-    Pass the settings from before `resolve`, which turns a job without an endpoint into a single-node job.
+    Pass the settings from before `with_backend`, which turns a job without an endpoint into a single-node job.
     """
     step = None if _alone(settings) else _step(environ)
     if step is None or step.nodes == 1:

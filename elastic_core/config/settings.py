@@ -68,7 +68,7 @@ def _if_positive(text: str) -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of one `elastic run`. `read` fills in the backend and the run id; see `resolve`."""
+    """The settings of one `elastic run`. `read` fills in the backend and the run id; see the module `resolve`."""
 
     nnodes: NodeRange = setting(
         NodeRange(1, 1), parse_node_range, "nodes", "number of nodes; a range makes the job elastic", "N|MIN:MAX"

@@ -23,36 +23,32 @@ from elastic_core.errors import Problem
 from elastic_core.text import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from elastic_core.config.spec import Spec
 
+RUN = "elastic run"
 
 _LOOKS_LIKE_FLAG = re.compile(r"-[^\d.]")
 
 
 @dataclass
 class CommandLine(Findings):
-    """A command line's flags and its other words: the script and its arguments, or operands.
-
-    `certain` is false if an unknown flag made the parser guess where the flags end. `unread` contains the first unknown
-    flag, which a plugin may still define, and all words after it.
-    """
+    """A command line's flags and its other words: the script and its arguments, or operands. `certain` is false if an
+    unknown flag made the parser guess where the flags end."""
 
     words: list[str] = field(default_factory=list)
     help: bool = False
     certain: bool = True
-    unread: deque[str] = field(default_factory=deque)
 
 
-def read_on(line: CommandLine, specs: Mapping[str, Spec], command: str, mixed: bool, whole: bool) -> None:
-    """Process the unread words up to the first flag that is not in `specs` or, if `whole`, all of them. Values remain
-    strings. Errors are added to `line.problems`.
+def from_command_line(argv: Iterable[str], specs: Mapping[str, Spec], command: str) -> CommandLine:
+    """Return the settings and the other words of a command line. Values remain strings.
 
-    The flags end at the first word that is not a flag or, if `mixed`, only at `--`.
+    In `elastic run`, the flags end at the first word that is not a flag. In other commands, they end only at `--`.
     """
-    words = line.unread
-    while words and not (line.words and not mixed):
+    line, words = CommandLine(), deque(argv)
+    while words and not (line.words and command == RUN):
         word = words.popleft()
         if word == "--":
             break
@@ -60,13 +56,10 @@ def read_on(line: CommandLine, specs: Mapping[str, Spec], command: str, mixed: b
             line.help = True
         elif not word.startswith("-") or word == "-":
             line.words.append(word)
-        elif whole or _match(word, specs)[0] is not None:
-            _take(word, words, specs, command, line)
         else:
-            words.appendleft(word)
-            return
+            _take(word, words, specs, command, line)
     line.words += words
-    words.clear()
+    return line
 
 
 def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str, line: CommandLine) -> None:
@@ -76,13 +69,13 @@ def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str,
         line.certain = False
         name = word.partition("=")[0]
         asked = name.lstrip("-").replace("-", "_")
-        home = FLAG_HOMES.get(asked) if command == "elastic run" else None
+        home = FLAG_HOMES.get(asked) if command == RUN else None
         meant = specs.get(nearest(asked, specs) or "") if home is None else None
         if home is not None:
             advice = to_load(home)
         else:
             advice = f"did you mean {meant.flag}?" if meant else f"see {command} --help"
-            if not meant and command == "elastic run":
+            if not meant and command == RUN:
                 advice += "; flags of the script go after the script"
         line.problems.append(Problem(name, f"unknown flag; {advice}"))
         if meant and not meant.is_switch and "=" not in word:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from elastic_core.clock import SystemClock
 from elastic_core.compat.state_store import with_roster
 from elastic_core.config import SPECS, Settings
-from elastic_core.config.resolve import resolve
+from elastic_core.config.resolve import resolved, with_backend
 from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.records import Context, RendezvousBackendRecord
@@ -30,7 +30,8 @@ def settings_of_job(values: Mapping[str, Any], manager: PluginManager) -> Settin
     """Resolve the job's settings as `elastic run` does. Raises ConfigurationError if the endpoint or id is missing."""
     given = Settings(**{name: value for name, value in values.items() if name in SPECS})
     origins = {name: DEFAULT if getattr(given, name) == spec.default else spec.flag for name, spec in SPECS.items()}
-    settings, _ = resolve(given, origins, lambda: "", {}, manager.backend_named)
+    settings, chosen = with_backend(given, origins, {})
+    settings, _ = resolved(settings, chosen, manager.backend_named(settings.rdzv_backend), lambda: "")
     problems = []
     if not settings.rdzv_endpoint:
         problems.append(

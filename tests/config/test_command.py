@@ -27,7 +27,7 @@ DEMANDING = replace(PAT, required={"rdzv_endpoint": "an endpoint is required"})
 @pytest.fixture
 def pat(config_reader):
     def pat(line, environ=None, command=PAT, **more):
-        sources = Sources(line.split(), environ or {}, config_reader.folder, PAT.words, mixed=True)
+        sources = Sources(line.split(), environ or {}, config_reader.folder, PAT.words)
         return read_command(command, sources, **more)
 
     return pat
@@ -111,7 +111,7 @@ def test_wrong_number_of_operands_is_reported(problems, line, found):
 
 @pytest.mark.parametrize(("line", "wants"), [("--help", True), ("cat -h", True), ("cat", False), ("-- -h", False)])
 def test_help_flag_is_recognized(config_reader, line, wants):
-    assert Sources(line.split(), {}, config_reader.folder, PAT.words, mixed=True).line(PAT.specs).help is wants
+    assert Sources(line.split(), {}, config_reader.folder, PAT.words).line(PAT.specs).help is wants
 
 
 def test_help_names_every_flag_and_its_variables():
