@@ -217,17 +217,17 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
     from elastic_core import config
     from elastic_core.config.sources import to_load
     from elastic_core.hooks.calls import Contexts
-    from elastic_core.hooks.records import CommandRecord, kind_of
+    from elastic_core.hooks.records import CommandRecord
     from elastic_core.hooks.selection import attributed, names_of
     from elastic_core.log import show_unless_configured
 
     sources = config.Sources(argv, os.environ, current_folder(), f"elastic {name}")
     allowed = sources.allowed_plugins(config.Command(name, "", {}).specs)
-    manager = _load_plugins(sources, allowed, kind_of(CommandRecord).homes.get(name))
+    manager = _load_plugins(sources, allowed, CommandRecord.homes.get(name))
     names = [name for item in manager.records(CommandRecord) for name in names_of(item.record)]
     if name not in names:
         known = [*(known for known in _COMMANDS if not known.startswith("-") and known != "help"), *names]
-        home = kind_of(CommandRecord).homes.get(name)
+        home = CommandRecord.homes.get(name)
         if by := next((by for source, by in manager.blocked.items() if source.distribution == home), ""):
             advice = f"; {home} is blocked by {by}"
         elif home:

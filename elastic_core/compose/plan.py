@@ -20,7 +20,6 @@ from elastic_core.hooks.records import (
     RendezvousBackendRecord,
     WatchdogRecord,
     WorkerStarterRecord,
-    kind_of,
 )
 from elastic_core.hooks.selection import SECRET, AttributedProxy, Chosen, Selection, backend_selection, names_of
 from elastic_core.interfaces.handler import RendezvousParameters
@@ -265,8 +264,8 @@ def unknown_event_handler(settings: Settings) -> Iterator[Problem]:
 def _misspelt(tables: Mapping[str, str], manager: PluginManager) -> Iterator[Problem]:
     """Yield a problem for each table whose name resembles that of a known backend. Other unknown names may belong to
     backends that are not installed here."""
-    kind = kind_of(RendezvousBackendRecord)
+    homes = RendezvousBackendRecord.homes
     known = {name for item in manager.records(RendezvousBackendRecord) for name in names_of(item.record)}
     for name, origin in tables.items():
-        if name not in known and name not in kind.homes and (advice := did_you_mean(name, known | set(kind.homes))):
+        if name not in known and name not in homes and (advice := did_you_mean(name, known | set(homes))):
             yield Problem(origin, f"expected the name of a rendezvous backend, found {name!r}{advice}")

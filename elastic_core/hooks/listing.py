@@ -61,7 +61,7 @@ def _plugin(manager: PluginManager, plugin: Plugin) -> dict[str, Any]:
         "records": [
             {"kind": kind.noun, **_record(item.record)}
             for kind in KINDS
-            for item in manager.records(kind.record)
+            for item in manager.records(kind)
             if item.source == plugin.source
         ],
     }

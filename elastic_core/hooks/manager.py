@@ -37,7 +37,6 @@ from elastic_core.hooks.records import (
     RendezvousBackendRecord,
     StoreRecord,
     checked,
-    kind_of,
 )
 from elastic_core.hooks.selection import Conflict, Provided, attributed, contested, names_of
 from elastic_core.text import did_you_mean, normalised
@@ -45,8 +44,6 @@ from elastic_core.text import did_you_mean, normalised
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from importlib.metadata import EntryPoint
-
-    from elastic_core.hooks.records import RecordKind
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -149,9 +146,7 @@ class PluginManager:
                 Provided(option, candidate.source) for option in self._returned(key, "elastic_add_options", Option)
             ]
             records = [
-                Provided(record, candidate.source)
-                for kind in KINDS
-                for record in self._returned(key, kind.hook, kind.record)
+                Provided(record, candidate.source) for kind in KINDS for record in self._returned(key, kind.hook, kind)
             ]
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
             if self._admitted.get(key) is candidate:
@@ -240,14 +235,13 @@ class PluginManager:
         matches = [item for item in self.records(kind) if name in names_of(item.record)]
         if len(matches) == 1:
             return matches[0]
-        about = kind_of(kind)
         if matches:
-            conflict = Conflict(about.noun, name, tuple(sorted(item.source for item in matches)))
-            raise PluginError(Problem(about.flag, str(conflict)))
-        raise PluginError(Problem(about.flag, "\n  ".join(self._unknown(about, name))))
+            conflict = Conflict(kind.noun, name, tuple(sorted(item.source for item in matches)))
+            raise PluginError(Problem(kind.flag, str(conflict)))
+        raise PluginError(Problem(kind.flag, "\n  ".join(self._unknown(kind, name))))
 
-    def _unknown(self, kind: RecordKind, name: str) -> Iterator[str]:
-        provided = self.records(kind.record)
+    def _unknown(self, kind: type[Record], name: str) -> Iterator[str]:
+        provided = self.records(kind)
         known = {known_name for item in provided for known_name in names_of(item.record)}
         hint = "" if name in kind.homes else did_you_mean(name, known | set(kind.homes))
         yield f"no {kind.noun} named {name!r} is installed{hint}"
@@ -255,7 +249,7 @@ class PluginManager:
         yield f"installed: {', '.join(sorted(here)) or 'none'}"
         yield from (f"failed to load: {failure}" for failure in self.failures)
         yield from (f"blocked by {by}: {source.described}" for source, by in self.blocked.items())
-        if home := self.to_install(kind.record, name):
+        if home := self.to_install(kind, name):
             yield f"to install it: pip install {home}"
 
     def select(self, kind: type[R], name: str) -> R:
@@ -291,7 +285,7 @@ class PluginManager:
         distribution would not help."""
         if any(name in names_of(item.record) for item in self.records(kind)):
             return None
-        home = kind_of(kind).homes.get(name)
+        home = kind.homes.get(name)
         present = {*self.blocked, *(failure.source for failure in self.failures)}
         return None if home in {normalised(source.distribution) for source in present} else home
 
@@ -299,7 +293,7 @@ class PluginManager:
         """Return all names that several plugins provide, by kind of record, followed by `option_conflicts`."""
         found: list[Conflict] = []
         for kind in KINDS:
-            provided = self.records(kind.record)
+            provided = self.records(kind)
             found += contested(kind.noun, ((name, item.source) for item in provided for name in names_of(item.record)))
         return (*found, *self.option_conflicts())
 

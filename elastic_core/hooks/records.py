@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from elastic_core import compat
 from elastic_core.errors import InvalidPlugin
@@ -83,7 +83,17 @@ class Record:
             the record's options and for those that the plugin added. Some record types pass further arguments.
         options: the accepted options. With None, any option is accepted, and its value is a string.
         aliases: alternative names.
+
+    The class variables describe a type of record: its `hook`, the `noun` for messages, the `flag` that selects a record
+    by its name, the methods that the factory's result must have (`made`), and the distributions that provide known
+    names (`homes`).
     """
+
+    hook: ClassVar[str]
+    noun: ClassVar[str]
+    flag: ClassVar[str]
+    made: ClassVar[tuple[str, ...]] = ()
+    homes: ClassVar[Mapping[str, str]] = {}
 
     name: str
     summary: str
@@ -119,6 +129,11 @@ class RendezvousBackendRecord(Record):
             starts.
     """
 
+    hook = "elastic_rendezvous_backends"
+    noun, flag = "rendezvous backend", "--rdzv-backend"
+    made = ("next_rendezvous",)
+    homes = compat.BACKEND_HOMES
+
     factory: Callable[[Context, RendezvousParameters], RendezvousHandler]
     open_backend: Callable[[Context, RendezvousParameters], RendezvousBackend] | None = None
     serve: Callable[[str, int], StoreServer] | None = None
@@ -140,6 +155,11 @@ class StoreRecord(Record):
         defaults, problems, hosts_of: as in `RendezvousBackendRecord`, for the backend that the core provides.
     """
 
+    hook = "elastic_stores"
+    noun = flag = "store"
+    made = ("compare_set",)
+    homes = compat.STORE_HOMES
+
     factory: Callable[[Context], Store]
     shared: bool = True
     defaults: Callable[[Settings], Mapping[str, tuple[Any, str]]] | None = None
@@ -151,6 +171,11 @@ class StoreRecord(Record):
 class WatchdogRecord(Record):
     """A way to detect hung workers. Users select it with `--watchdog`."""
 
+    hook = "elastic_watchdogs"
+    noun, flag = "watchdog", "--watchdog"
+    made = ("start", "stop")
+    homes = compat.WATCHDOG_HOMES
+
     factory: Callable[[Context], Watchdog]
 
 
@@ -159,6 +184,11 @@ class HealthEndpointRecord(Record):
     """A health endpoint. Users select it with `--health`. `factory` also receives an `AgentView`, the port, and a
     timeout in seconds. If the agent's event loop is inactive for longer than the timeout, the agent is considered
     stuck."""
+
+    hook = "elastic_health_endpoints"
+    noun, flag = "health endpoint", "--health"
+    made = ("start", "stop")
+    homes = compat.HEALTH_HOMES
 
     factory: Callable[[Context, AgentView, int, float], HealthCheckServer]
 
@@ -175,6 +205,11 @@ class WorkerStarterRecord(Record):
             to show. If there is nothing to show, it returns None or an empty mapping.
     """
 
+    hook = "elastic_worker_starters"
+    noun, flag = "worker starter", "--worker-starter"
+    made = ("start",)
+    homes = compat.STARTER_HOMES
+
     factory: Callable[[Context, Work], Starter]
     forks: bool = False
     explain: Callable[[Context, Work], Mapping[str, Any]] | None = None
@@ -183,6 +218,10 @@ class WorkerStarterRecord(Record):
 @dataclass(frozen=True)
 class RankPolicyRecord(Record):
     """A policy that orders the nodes. Users select it with `--rank-policy`. `factory` returns a `RankPolicy`."""
+
+    hook = "elastic_rank_policies"
+    noun, flag = "rank policy", "--rank-policy"
+    made = ("__call__",)
 
     factory: Callable[[Context], RankPolicy]
 
@@ -200,6 +239,10 @@ class CommandRecord(Record):
         operands: the names of the required positional arguments, in order.
     """
 
+    hook = "elastic_commands"
+    noun = flag = "command"
+    homes = compat.COMMAND_HOMES
+
     factory: Callable[[Context, Sequence[str]], int | None]
     settings: tuple[str, ...] = ()
     operands: tuple[str, ...] = ()
@@ -215,6 +258,9 @@ class HealthCheckRecord(Record):
         when: the moments at which the check runs; if empty, it runs at all moments.
     """
 
+    hook = "elastic_health_checks"
+    noun = flag = "health check"
+
     factory: Callable[[Context], CheckResult]
     timeout: float = 10.0
     when: Collection[CheckMoment] = ()
@@ -226,79 +272,24 @@ class NoticeRecord(Record):
     must not have options. `factory` also receives a `Pause`, the function with which it must wait. It returns an
     iterator of notices."""
 
+    hook = "elastic_notices"
+    noun = flag = "notice source"
+    made = ("__next__",)
+
     factory: Callable[[Context, Pause], Notices]
 
 
-@dataclass(frozen=True)
-class RecordKind:
-    """One kind of record. `flag` is the flag that selects a record by its name. `made` contains the names of the
-    methods that the factory's result must have. `homes` maps known names to the distributions that provide them."""
-
-    record: type[Record]
-    hook: str
-    noun: str
-    flag: str
-    made: tuple[str, ...] = ()
-    homes: Mapping[str, str] = field(default_factory=dict)
-
-
-KINDS: tuple[RecordKind, ...] = (
-    RecordKind(
-        RendezvousBackendRecord,
-        "elastic_rendezvous_backends",
-        "rendezvous backend",
-        "--rdzv-backend",
-        ("next_rendezvous",),
-        compat.BACKEND_HOMES,
-    ),
-    RecordKind(
-        StoreRecord,
-        "elastic_stores",
-        "store",
-        "store",
-        ("compare_set",),
-        compat.STORE_HOMES,
-    ),
-    RecordKind(
-        WatchdogRecord,
-        "elastic_watchdogs",
-        "watchdog",
-        "--watchdog",
-        ("start", "stop"),
-        compat.WATCHDOG_HOMES,
-    ),
-    RecordKind(
-        HealthEndpointRecord,
-        "elastic_health_endpoints",
-        "health endpoint",
-        "--health",
-        ("start", "stop"),
-        compat.HEALTH_HOMES,
-    ),
-    RecordKind(
-        WorkerStarterRecord,
-        "elastic_worker_starters",
-        "worker starter",
-        "--worker-starter",
-        ("start",),
-        compat.STARTER_HOMES,
-    ),
-    RecordKind(RankPolicyRecord, "elastic_rank_policies", "rank policy", "--rank-policy", ("__call__",)),
-    RecordKind(HealthCheckRecord, "elastic_health_checks", "health check", "health check"),
-    RecordKind(NoticeRecord, "elastic_notices", "notice source", "notice source", ("__next__",)),
-    RecordKind(CommandRecord, "elastic_commands", "command", "command", homes=compat.COMMAND_HOMES),
+KINDS: tuple[type[Record], ...] = (
+    *(RendezvousBackendRecord, StoreRecord, WatchdogRecord, HealthEndpointRecord, WorkerStarterRecord),
+    *(RankPolicyRecord, HealthCheckRecord, NoticeRecord, CommandRecord),
 )
+"""All types of records, in the order in which their hooks are called."""
 
 
 OURS: frozenset[str] = frozenset(
     {CORE, "elastic-otel", *compat.FLAG_HOMES.values(), *(home for kind in KINDS for home in kind.homes.values())}
 )
 """The distributions of this project, which are released together."""
-
-
-def kind_of(record: type[Record]) -> RecordKind:
-    """Return the kind of a record class, which may be a plugin's subclass."""
-    return next(kind for kind in KINDS if issubclass(record, kind.record))
 
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from elastic_core.errors import ConfigurationError, ElasticError, PluginError, Problem, described_error
 from elastic_core.hooks.discovery import CORE, DISABLE_VARIABLE, Source
 from elastic_core.hooks.options import find_option, needed, type_options
-from elastic_core.hooks.records import OURS, RendezvousBackendRecord, kind_of
+from elastic_core.hooks.records import OURS, RendezvousBackendRecord
 from elastic_core.text import normalised
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def attributed(provided: Provided[R], errors: tuple[type[BaseException], ...] = 
     @functools.wraps(record.factory)
     def make(*args: Any, **options: Any) -> Any:
         made = record.factory(*args, **options)
-        if missing := [name for name in kind_of(type(record)).made if not hasattr(made, name)]:
+        if missing := [name for name in record.made if not hasattr(made, name)]:
             raise TypeError(f"its factory must return an object with {missing[0]}(), but returned {made!r}")
         return made
 
@@ -170,10 +170,10 @@ def attributing(
     except errors as error:
         from elastic_core.log import get_logger  # only needed here
 
-        source, kind = provided.source, kind_of(type(provided.record))
+        source, record = provided.source, provided.record
         get_logger().debug("plugin failed", **source.as_dict(), reason=described_error(error), exc_info=error)
-        failed = f"the {kind.noun} {provided.record.name!r} of {source.described} failed: {described_error(error)}"
-        raise PluginError(Problem(kind.flag, f"{failed}; {_advice(error, source)}")) from error
+        failed = f"the {record.noun} {record.name!r} of {source.described} failed: {described_error(error)}"
+        raise PluginError(Problem(record.flag, f"{failed}; {_advice(error, source)}")) from error
 
 
 def _advice(error: BaseException, source: Source) -> str:

@@ -92,7 +92,7 @@ def test_every_hook_documents_its_calls_and_exceptions(hook):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.hook)
 def test_registration_hook_example_works(kind, manager_of):
-    (provided,) = manager_of(kind.hook).records(kind.record)
+    (provided,) = manager_of(kind.hook).records(kind)
     assert provided.record.summary
     assert provided.source.distribution == "example"
 

@@ -17,7 +17,7 @@ from elastic_core.config import SPECS
 from elastic_core.devices import ASKING, count_workers
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.discovery import CORE
-from elastic_core.hooks.records import OURS, kind_of
+from elastic_core.hooks.records import OURS
 from elastic_doctor.finding import Check, fault, note, ok, warning
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def judged_choices(settings: Settings, manager: PluginManager) -> Iterator[Findi
 
 
 def _choice(selection: Selection, manager: PluginManager) -> Iterator[Finding]:
-    noun, name = kind_of(selection.kind).noun, selection.name
+    noun, name = selection.kind.noun, selection.name
     try:
         source = manager.provided(selection.kind, name).source
     except ConfigurationError as error:
