@@ -3,38 +3,20 @@
 Start with `settings` (the table), then `reading` (how the sources are combined).
 """
 
-from elastic_core.config.reading import (
-    RESERVED,
-    Command,
-    CommandReading,
-    Reading,
-    Sources,
-    command_of,
-    read,
-    read_command,
-    settings_from,
-)
-from elastic_core.config.settings import SPECS, Settings
-from elastic_core.config.sources import from_environment, from_torchrun
-from elastic_core.config.spec import Spec, specs_of_options
-from elastic_core.config.values import NodeRange, Std
-
-__all__ = [
-    "Command",
-    "CommandReading",
-    "NodeRange",
-    "RESERVED",
-    "Reading",
-    "SPECS",
-    "Settings",
-    "Sources",
-    "Spec",
-    "Std",
-    "command_of",
-    "from_environment",
-    "from_torchrun",
-    "read",
-    "read_command",
-    "settings_from",
-    "specs_of_options",
-]
+from elastic_core.config.reading import RESERVED as RESERVED
+from elastic_core.config.reading import Command as Command
+from elastic_core.config.reading import CommandReading as CommandReading
+from elastic_core.config.reading import Reading as Reading
+from elastic_core.config.reading import Sources as Sources
+from elastic_core.config.reading import command_of as command_of
+from elastic_core.config.reading import read as read
+from elastic_core.config.reading import read_command as read_command
+from elastic_core.config.reading import settings_from as settings_from
+from elastic_core.config.settings import SPECS as SPECS
+from elastic_core.config.settings import Settings as Settings
+from elastic_core.config.sources import from_environment as from_environment
+from elastic_core.config.sources import from_torchrun as from_torchrun
+from elastic_core.config.spec import Spec as Spec
+from elastic_core.config.spec import specs_of_options as specs_of_options
+from elastic_core.config.values import NodeRange as NodeRange
+from elastic_core.config.values import Std as Std

@@ -17,11 +17,10 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.config.file import RENDEZVOUS, ConfigFile, config_file
 from elastic_core.config.resolve import broken_rules, resolved, script_problems, with_backend
 from elastic_core.config.schedulers import scheduler_problems
 from elastic_core.config.settings import SPECS, Settings
-from elastic_core.config.sources import RUN, fallbacks, from_command_line, from_environment
+from elastic_core.config.sources import RENDEZVOUS, RUN, config_file, fallbacks, from_command_line, from_environment
 from elastic_core.config.spec import DEFAULT, Findings, Origins, RawValue, Spec, specs_of_options
 from elastic_core.errors import ConfigurationError, PluginError, Problem
 
@@ -30,21 +29,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from elastic_core.config.resolve import BackendNamed
-    from elastic_core.config.sources import CommandLine
+    from elastic_core.config.sources import CommandLine, ConfigFile
     from elastic_core.errors import ExitCode
     from elastic_core.hooks.records import CommandRecord, Option, RendezvousBackendRecord
 
 
-RESERVED: frozenset[str] = frozenset(
-    {
-        *SPECS,
-        *(alias for spec in SPECS.values() for alias in spec.aliases),
-        "help",
-        "json",
-        "disable_plugins",
-        RENDEZVOUS,
-    }
-)
+_ALIASES = {alias for spec in SPECS.values() for alias in spec.aliases}
+RESERVED: frozenset[str] = frozenset({*SPECS, *_ALIASES, "help", "json", "disable_plugins", RENDEZVOUS})
 """Names that a plugin's option must not use: the names of our settings, keys, flags and variables."""
 
 
