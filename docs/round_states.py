@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous import model as changes
-from elastic_core.rendezvous.model import Cause, Report, RoundId, State
-from elastic_core.rendezvous.seats import Seat
+from elastic_core.rendezvous.model import Cause, Report, RoundId, Seat, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,6 +13,7 @@ from elastic_core.errors import ProcessFailure, RendezvousStateError
 from elastic_core.interfaces.health import StopStatus
 from elastic_core.rendezvous.model import (
     MOST_REPORTS,
+    NOBODY,
     Cause,
     Closed,
     End,
@@ -20,10 +21,10 @@ from elastic_core.rendezvous.model import (
     Report,
     Reported,
     RoundId,
+    Seats,
     State,
 )
 from elastic_core.rendezvous.seal import MARK
-from elastic_core.rendezvous.seats import NOBODY, Seats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

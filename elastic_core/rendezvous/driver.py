@@ -25,7 +25,7 @@ from elastic_core.rendezvous.effects import (
     Withdraw,
     WriteState,
 )
-from elastic_core.rendezvous.seats import NOBODY
+from elastic_core.rendezvous.model import NOBODY
 from elastic_core.support.bounded import BackgroundCall, CallTimeout
 from elastic_core.support.processes import drop_in_forks
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_core.clock import Duration
-    from elastic_core.rendezvous.seats import Seat
+    from elastic_core.rendezvous.model import Seat
 
 _ANSWER: Duration = 2.0  # seconds that the other machine has to answer
 _QUIET = 60  # seconds between the kernels' keepalive packets, because firewalls drop idle connections

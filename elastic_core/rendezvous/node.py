@@ -60,9 +60,8 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.health import StopStatus
     from elastic_core.log import EventName
     from elastic_core.rendezvous.effects import Operation, Registration, Request
-    from elastic_core.rendezvous.model import Entry, RoundId
+    from elastic_core.rendezvous.model import Entry, RoundId, Seat
     from elastic_core.rendezvous.policy import Decision
-    from elastic_core.rendezvous.seats import Seat
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 _IDLE: Duration = 5.0  # the longest rest for a node that wants nothing

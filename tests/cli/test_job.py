@@ -16,8 +16,7 @@ from elastic_core.hooks.records import Context, RendezvousBackendRecord
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous.codec import encoded_entry, encoded_state
-from elastic_core.rendezvous.model import Cause, Entry, RoundId, State, ended
-from elastic_core.rendezvous.seats import Seat, Seats
+from elastic_core.rendezvous.model import Cause, Entry, RoundId, Seat, Seats, State, ended
 
 PLUGIN = """
 import base64, fcntl, os, signal

@@ -10,9 +10,8 @@ import pytest
 from elastic_core.clock import Instant
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.node import Member
-from elastic_core.rendezvous.model import Entry, Report, RoundId, State
+from elastic_core.rendezvous.model import Entry, Report, RoundId, Seat, Seats, State
 from elastic_core.rendezvous.roster import ObservedEntry
-from elastic_core.rendezvous.seats import Seat, Seats
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
 sys.path.insert(0, str(Path(__file__).parent))  # helper modules are next to the tests that use them

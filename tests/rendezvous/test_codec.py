@@ -13,9 +13,21 @@ from elastic_core.interfaces.health import StopStatus
 from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous import codec
 from elastic_core.rendezvous.codec import bounded, decoded_entry, decoded_state, encoded_entry, encoded_state
-from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, Reported, RoundId, State, ended, failed
+from elastic_core.rendezvous.model import (
+    Cause,
+    Closed,
+    End,
+    Entry,
+    Report,
+    Reported,
+    RoundId,
+    Seat,
+    Seats,
+    State,
+    ended,
+    failed,
+)
 from elastic_core.rendezvous.seal import HmacSeal
-from elastic_core.rendezvous.seats import Seat, Seats
 
 numbers = st.integers(0, 2**31)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

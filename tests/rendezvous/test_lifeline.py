@@ -14,7 +14,7 @@ import pytest
 from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous import lifeline
 from elastic_core.rendezvous.lifeline import Lifeline
-from elastic_core.rendezvous.seats import Seat
+from elastic_core.rendezvous.model import Seat
 from elastic_core.support.sockets import resolve_host
 
 pytestmark = pytest.mark.integration

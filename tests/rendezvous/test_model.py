@@ -230,8 +230,7 @@ EVENTS = {
 @given(st.lists(st.tuples(st.sampled_from(sorted(EVENTS)), st.sampled_from("abc")), max_size=30))
 def test_repeated_events_change_nothing_within_the_budget(events):
     from elastic_core.interfaces.node import Member
-    from elastic_core.rendezvous.model import Report
-    from elastic_core.rendezvous.seats import Seat
+    from elastic_core.rendezvous.model import Report, Seat
 
     class Builders:
         @staticmethod
