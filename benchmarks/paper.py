@@ -34,12 +34,11 @@ from elastic_core.interfaces.backend import Announced
 from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.driver import Operations
-from elastic_core.rendezvous.effects import Idle, ReadRoster, Registration
+from elastic_core.rendezvous.effects import Idle, ReadRoster
 from elastic_core.rendezvous.model import Entry, Seats, State
 from elastic_core.rendezvous.node import Node
-from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.policy import Decision, Wait, Write, decide
-from elastic_core.rendezvous.roster import Roster, ordered
+from elastic_core.rendezvous.roster import Observation, Registration, Roster, ordered
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
 TARGETS_HOLD_FOR = 10_000

@@ -167,7 +167,7 @@ def host_leaves_early() -> None:
 
 
 def dead_entries_stay() -> None:
-    from elastic_core.rendezvous.observation import Observation
+    from elastic_core.rendezvous.roster import Observation
 
     put(Observation, "dead", lambda _: lambda self, state, now: None)
 
@@ -291,7 +291,7 @@ def leader_wedged() -> None:
 
 def dead_after_success() -> None:
     """A member's success is recorded only when all members have succeeded."""
-    from elastic_core.rendezvous.observation import Observation
+    from elastic_core.rendezvous.roster import Observation
 
     def around(succeeded: Any) -> Any:
         def together(state: Any, keys: Any, number: int) -> Any:
@@ -498,7 +498,7 @@ def round_without_cause() -> None:
 
 
 def hasty() -> None:
-    from elastic_core.rendezvous.observation import Observation
+    from elastic_core.rendezvous.roster import Observation
 
     put(Observation, "of", lambda _: classmethod(lambda cls, settings: cls(settings.keep_alive_interval, 2)))
 

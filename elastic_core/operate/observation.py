@@ -15,10 +15,8 @@ from elastic_core.clock import SystemClock, later
 from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousStateError
 from elastic_core.operate.target import opened
 from elastic_core.rendezvous.codec import decoded_entry, decoded_state
-from elastic_core.rendezvous.effects import Registration
 from elastic_core.rendezvous.model import State
-from elastic_core.rendezvous.observation import Observation
-from elastic_core.rendezvous.roster import ObservedEntry, is_ready
+from elastic_core.rendezvous.roster import Observation, ObservedEntry, Registration, is_ready
 from elastic_core.rendezvous.settings import settings_of
 from elastic_core.support.bounded import within
 

@@ -21,11 +21,11 @@ from elastic_core.rendezvous.effects import (
     Idle,
     ReadRoster,
     ReadState,
-    Registration,
     Withdraw,
     WriteState,
 )
 from elastic_core.rendezvous.model import NOBODY
+from elastic_core.rendezvous.roster import Registration
 from elastic_core.support.bounded import BackgroundCall, CallTimeout
 from elastic_core.support.processes import drop_in_forks
 

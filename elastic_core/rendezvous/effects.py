@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -12,15 +12,6 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.backend import Token
     from elastic_core.log import EventName
     from elastic_core.rendezvous.model import Entry, State
-
-
-class Registration(NamedTuple):
-    """One node's entry as it is stored. `entry` is None if the stored entry is unreadable. For `beats`, see
-    `Announced`."""
-
-    key: str
-    entry: Entry | None
-    beats: int | None = None
 
 
 # -- operations: the node asks for one at a time

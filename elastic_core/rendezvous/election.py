@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import later
-from elastic_core.rendezvous.observation import Counter
+from elastic_core.rendezvous.roster import Counter
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration, Instant

@@ -45,9 +45,8 @@ from elastic_core.rendezvous.effects import (
 from elastic_core.rendezvous.election import Election, ordered_by_age, position
 from elastic_core.rendezvous.membership import JoinStatus, Membership, join_status, missed, verdict
 from elastic_core.rendezvous.model import NO_ROUND, Cause, Report, Reported, State, drained
-from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.policy import Wait, Write, decide, enough, is_certain, with_reports
-from elastic_core.rendezvous.roster import waiting
+from elastic_core.rendezvous.roster import Observation, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,9 +58,10 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.handler import RendezvousStoreInfo, Verdict
     from elastic_core.interfaces.health import StopStatus
     from elastic_core.log import EventName
-    from elastic_core.rendezvous.effects import Operation, Registration, Request
+    from elastic_core.rendezvous.effects import Operation, Request
     from elastic_core.rendezvous.model import Entry, RoundId, Seat
     from elastic_core.rendezvous.policy import Decision
+    from elastic_core.rendezvous.roster import Registration
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 _IDLE: Duration = 5.0  # the longest rest for a node that wants nothing

@@ -44,8 +44,8 @@ from elastic_core.operate import status
 from elastic_core.operate.observation import JobObservation
 from elastic_core.rendezvous.codec import LONGEST_STATE, decoded_entry, decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, RoundId, Seat, Seats, State, first_failures
-from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.policy import Write, decide
+from elastic_core.rendezvous.roster import Observation
 from elastic_core.rendezvous.roster_log import LogRecord, decoded_record
 from elastic_core.rendezvous.seal import HmacSeal, SignedBackend, seal_of
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout

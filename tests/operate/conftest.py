@@ -11,7 +11,7 @@ from elastic_core.interfaces.node import Member
 from elastic_core.operate.observation import JobObservation
 from elastic_core.rendezvous.codec import encoded_entry, encoded_state
 from elastic_core.rendezvous.model import Entry, RoundId, Seat, Seats, State
-from elastic_core.rendezvous.observation import Observation
+from elastic_core.rendezvous.roster import Observation
 
 
 class Job:

@@ -9,7 +9,7 @@ from elastic_core.interfaces.backend import Announced
 from elastic_core.operate.observation import JobObservation
 from elastic_core.rendezvous.codec import encoded_entry, encoded_state
 from elastic_core.rendezvous.model import Closed
-from elastic_core.rendezvous.observation import Observation
+from elastic_core.rendezvous.roster import Observation
 
 NOTHING = JobObservation(0.0, 0.0, Observation(1.0, 5))
 

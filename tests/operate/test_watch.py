@@ -6,7 +6,7 @@ import pytest
 from elastic_testing import FakeClock
 
 from elastic_core.operate.observation import JobObservation, Watcher
-from elastic_core.rendezvous.observation import Observation
+from elastic_core.rendezvous.roster import Observation
 
 
 @pytest.fixture

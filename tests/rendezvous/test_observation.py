@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from elastic_core.clock import Instant
 from elastic_core.interfaces.node import Node
-from elastic_core.rendezvous.effects import Registration
 from elastic_core.rendezvous.model import Entry, RoundId, State, succeeded
-from elastic_core.rendezvous.observation import CONFIRM, Observation
+from elastic_core.rendezvous.roster import CONFIRM, Observation, Registration
 
 INTERVAL, ATTEMPTS = 1.0, 5
 NONE = State()

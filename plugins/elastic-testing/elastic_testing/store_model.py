@@ -11,10 +11,10 @@ from elastic_core.rendezvous.effects import (
     Heartbeat,
     ReadRoster,
     ReadState,
-    Registration,
     Withdraw,
     WriteState,
 )
+from elastic_core.rendezvous.roster import Registration
 
 if TYPE_CHECKING:
     from elastic_core.rendezvous.effects import Operation
