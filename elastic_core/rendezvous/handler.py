@@ -21,9 +21,8 @@ from elastic_core.rendezvous.codec import check_entry
 from elastic_core.rendezvous.driver import Driver, Patience
 from elastic_core.rendezvous.effects import RefreshRoster
 from elastic_core.rendezvous.lifeline import Lifeline
-from elastic_core.rendezvous.membership import of_end
 from elastic_core.rendezvous.messages import no_answer
-from elastic_core.rendezvous.model import Entry
+from elastic_core.rendezvous.model import Entry, of_end
 from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.round_stores import PrefixedStores
 from elastic_core.rendezvous.seal import HmacSeal, seal_of

@@ -15,8 +15,7 @@ from elastic_core.errors import (
     RendezvousTimeoutError,
 )
 from elastic_core.interfaces.handler import Outcome, Verdict
-from elastic_core.rendezvous.membership import DRAINED, JoinStatus, join_status
-from elastic_core.rendezvous.model import NO_ROUND, Cause, first_failures
+from elastic_core.rendezvous.model import DRAINED, NO_ROUND, Cause, JoinStatus, first_failures, join_status
 from elastic_core.text import counted
 
 if TYPE_CHECKING:

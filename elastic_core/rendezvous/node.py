@@ -13,7 +13,7 @@ reads what is stored and continues from there.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import LONG_AGO, Instant, later
@@ -43,8 +43,18 @@ from elastic_core.rendezvous.effects import (
     WriteState,
 )
 from elastic_core.rendezvous.election import Election, ordered_by_age, position
-from elastic_core.rendezvous.membership import JoinStatus, Membership, join_status, missed, verdict
-from elastic_core.rendezvous.model import NO_ROUND, Cause, Report, Reported, State, drained
+from elastic_core.rendezvous.model import (
+    NO_ROUND,
+    Cause,
+    JoinStatus,
+    Report,
+    Reported,
+    State,
+    drained,
+    join_status,
+    missed,
+    verdict,
+)
 from elastic_core.rendezvous.policy import Wait, Write, decide, enough, is_certain, with_reports
 from elastic_core.rendezvous.roster import Observation, waiting
 
@@ -69,6 +79,37 @@ _HEARD: Duration = 0.5  # how long a node waits for the leader to write its repo
 _MOST_PLACES = 4
 _ATTEMPTS = 3  # the number of refused writes after which a leaving node stops trying to write its own departure
 _AFTER: Duration = 0.01  # requests are retried slightly later than everything else, so as not to block it
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A node's part in the job.
+
+    Args:
+        round: the node's current or last round.
+        formed: the state when that round formed; None before the first round.
+        running: whether the node is in a round.
+        done: whether the node's workers have succeeded.
+        joins: whether the node wants a round.
+        join_by: when the node stops waiting for a round to form.
+        contact_by: when the node stops waiting for the store's first answer.
+        was_closed: whether the job was already closed when the node asked for its first round.
+        cut_off: whether the node is stopping its workers because it could not reach the store.
+        left: why the node has left the job; empty if it has not.
+        shut: whether the node's handler has been shut down.
+    """
+
+    round: RoundId = NO_ROUND
+    formed: State | None = None
+    running: bool = False
+    done: bool = False
+    joins: bool = False
+    join_by: Instant = LONG_AGO
+    contact_by: Instant = LONG_AGO
+    was_closed: bool = False
+    cut_off: bool = False
+    left: str = ""
+    shut: bool = False
 
 
 class Node:

@@ -16,8 +16,7 @@ from elastic_core.operate import drain as draining
 from elastic_core.operate.drain import ask, departure, drain, node_called, stop
 from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.lifeline import Lifeline
-from elastic_core.rendezvous.membership import verdict
-from elastic_core.rendezvous.model import Cause, closed, ended, refused
+from elastic_core.rendezvous.model import Cause, closed, ended, refused, verdict
 
 
 @pytest.mark.parametrize(("word", "node"), [("a", "a"), ("host-b", "b"), ("1", "b"), ("0", "0")])

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from elastic_core.interfaces.handler import Outcome
-from elastic_core.rendezvous.membership import JoinStatus, join_status, missed, verdict
 from elastic_core.rendezvous.model import (
     Cause,
+    JoinStatus,
     RoundId,
     State,
     closed,
@@ -16,8 +16,11 @@ from elastic_core.rendezvous.model import (
     failed,
     first_failures,
     formed,
+    join_status,
+    missed,
     refused,
     succeeded,
+    verdict,
 )
 
 

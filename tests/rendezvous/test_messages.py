@@ -12,9 +12,8 @@ from elastic_core.errors import (
     RendezvousStateError,
 )
 from elastic_core.interfaces.handler import Outcome
-from elastic_core.rendezvous.membership import JoinStatus
 from elastic_core.rendezvous.messages import fenced, no_answer, no_contact, no_place, progress, too_few
-from elastic_core.rendezvous.model import Cause, RoundId, State, closed, ended, failed, refused
+from elastic_core.rendezvous.model import Cause, JoinStatus, RoundId, State, closed, ended, failed, refused
 from elastic_core.rendezvous.policy import Wait
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 

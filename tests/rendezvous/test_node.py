@@ -33,8 +33,7 @@ from elastic_core.rendezvous.effects import (
     Withdraw,
     WriteState,
 )
-from elastic_core.rendezvous.membership import JoinStatus
-from elastic_core.rendezvous.model import Cause, Entry, State
+from elastic_core.rendezvous.model import Cause, Entry, JoinStatus, State
 from elastic_core.rendezvous.seal import HmacSeal, SignedBackend
 
 OUTAGE = RendezvousConnectionError("connection refused")
