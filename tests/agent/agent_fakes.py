@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 from elastic_core.builtin import MemoryStore
 from elastic_core.errors import ProcessFailure
@@ -14,16 +13,6 @@ from elastic_core.interfaces.handler import Outcome, RendezvousInfo, RendezvousS
 from elastic_core.interfaces.node import Member, Round
 from elastic_core.interfaces.observer import PhaseChanged, WorkerExited
 from elastic_core.interfaces.workers import Leftover, WorkerExit, WorkerSample
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from elastic_core.clock import Duration, Instant
-    from elastic_core.interfaces.handler import Verdict
-    from elastic_core.interfaces.observer import Fact
-    from elastic_core.interfaces.workers import RoundPlan
-
-    Step = RendezvousInfo | BaseException | Callable[[], RendezvousInfo | None]
 
 _FIRST_PID = 1000
 _FIRST_PORT = 29_000
@@ -50,16 +39,9 @@ class FakeWorkers:
         done: the results of `samples` by local rank, set by the test; other workers have made no progress.
     """
 
-    prepare: Callable[[], object] | None = None
+    prepare = None
 
-    def __init__(
-        self,
-        on_start: Callable[[RoundPlan, FakeWorkers], None] | None = None,
-        ignore_signals: Collection[int] = (),
-        unkillable: Collection[int] = (),
-        reluctant: Collection[int] = (),
-        fails_to_save: Collection[int] = (),
-    ) -> None:
+    def __init__(self, on_start=None, ignore_signals=(), unkillable=(), reluctant=(), fails_to_save=()):
         self._on_start = on_start
         self._ignore_signals = {*ignore_signals, *unkillable}
         self._unkillable = set(unkillable)
@@ -67,33 +49,33 @@ class FakeWorkers:
         self._fails_to_save = set(fails_to_save)
         self._lock = threading.RLock()
         self._bell_reader, self._bell_writer = os.pipe()
-        self._running: dict[int, int] = {}
-        self._fresh: list[WorkerExit] = []
-        self._ended: list[tuple[WorkerExit, bool]] = []
-        self._failures: dict[int, ProcessFailure] = {}
-        self._values: dict[int, Any] = {}
-        self._reasons: dict[int, str] = {}
-        self._asked: set[int] = set()
-        self.plans: list[RoundPlan] = []
-        self.signals: list[int] = []
-        self.steps: dict[int, int] = {}
-        self.acknowledged: list[int] = []
-        self.stops: list[int | None] = []
+        self._running = {}
+        self._fresh = []
+        self._ended = []
+        self._failures = {}
+        self._values = {}
+        self._reasons = {}
+        self._asked = set()
+        self.plans = []
+        self.signals = []
+        self.steps = {}
+        self.acknowledged = []
+        self.stops = []
         self.closed = False
-        self.killed: list[str] = []
-        self.done: dict[int, WorkerSample] = {}
+        self.killed = []
+        self.done = {}
 
-    def end(self, local_rank: int, exitcode: int) -> None:
+    def end(self, local_rank, exitcode):
         """Let a worker exit by itself. Thread-safe. Raises ValueError if it is not running."""
         with self._lock:
             if local_rank not in self._running:
                 raise ValueError(f"expected one of the running workers {self.running()}, found {local_rank}")
             self._end(local_rank, exitcode, obeyed=False)
 
-    def preparation(self, plan: RoundPlan) -> Callable[[], object] | None:
+    def preparation(self, plan):
         return self.prepare
 
-    def start(self, plan: RoundPlan) -> dict[int, int]:
+    def start(self, plan):
         with self._lock:
             base = _FIRST_PID * (len(self.plans) + 1)
             self.plans.append(plan)
@@ -106,46 +88,46 @@ class FakeWorkers:
             self._on_start(plan, self)
         return pids
 
-    def sentinels(self) -> Collection[int]:
+    def sentinels(self):
         with self._lock:
             return [self._bell_reader] if self._running or self._fresh else []
 
-    def reap(self) -> list[WorkerExit]:
+    def reap(self):
         with self._lock:
             if self._fresh:
                 os.read(self._bell_reader, 4096)
             fresh, self._fresh = self._fresh, []
             return fresh
 
-    def running(self) -> list[int]:
+    def running(self):
         with self._lock:
             return sorted(self._running)
 
-    def ask_to_stop(self, until: Instant, reason: str) -> None:
+    def ask_to_stop(self, until, reason):
         pass
 
-    def announced_step(self) -> int:
+    def announced_step(self):
         return max(self.steps.values(), default=-1)
 
-    def stop_at(self, step: int | None) -> None:
+    def stop_at(self, step):
         with self._lock:
             self.stops.append(step)
             for rank in [] if step is None else [rank for rank in self._running if rank not in self._reluctant]:
                 fails = rank in self._fails_to_save
                 self._end(rank, int(fails), obeyed=not fails)
 
-    def saved(self) -> list[int]:
+    def saved(self):
         return self.acknowledged
 
-    def ask(self, signum: int) -> None:
+    def ask(self, signum):
         if signum not in self._asked:
             self._asked.add(signum)
             self.send_signal(signum)
 
-    def kill_workers(self) -> None:
+    def kill_workers(self):
         self.send_signal(signal.SIGKILL)
 
-    def send_signal(self, signum: int) -> None:
+    def send_signal(self, signum):
         with self._lock:
             self.signals.append(signum)
             if signum == signal.SIGCONT:
@@ -154,13 +136,13 @@ class FakeWorkers:
             for rank in [rank for rank in self._running if rank not in spared]:
                 self._end(rank, -signum, obeyed=True)
 
-    def samples(self) -> list[WorkerSample]:
+    def samples(self):
         with self._lock:
             return [
                 replace(self.done.get(rank, WorkerSample(rank, pid)), pid=pid) for rank, pid in self._running.items()
             ]
 
-    def kill(self, pid: int, reason: str, ask: bool = True) -> int | None:
+    def kill(self, pid, reason, ask=True):
         with self._lock:
             rank = next((rank for rank, own in self._running.items() if own == pid), None)
             if rank is None or rank in self._reasons:
@@ -173,23 +155,23 @@ class FakeWorkers:
                 self._end(rank, -signal.SIGKILL, obeyed=False)
             return rank
 
-    def leftovers(self) -> list[Leftover]:
+    def leftovers(self):
         with self._lock:
             return [
                 Leftover(pid, "D" if rank in self._unkillable else "S", f"fake worker {rank}", "fake_wait")
                 for rank, pid in self._running.items()
             ]
 
-    def leftover_sentinels(self) -> Collection[int]:
+    def leftover_sentinels(self):
         return []
 
-    def drain(self) -> int | None:
+    def drain(self):
         return None
 
-    def delivered(self) -> int:
+    def delivered(self):
         return 0
 
-    def finish(self) -> None:
+    def finish(self):
         with self._lock:
             if not self._running and not self._ended:
                 return  # finished already, or never started: keep the last results
@@ -200,23 +182,23 @@ class FakeWorkers:
             self._running = {}
             self._ended = []
 
-    def failures(self) -> dict[int, ProcessFailure]:
+    def failures(self):
         with self._lock:
             if not self._running and not self._ended:
                 return self._failures
             return self._explain({ranks.local: ranks.world for ranks in self.plans[-1].ranks}) if self._ended else {}
 
-    def return_values(self) -> dict[int, Any]:
+    def return_values(self):
         return self._values
 
-    def close(self) -> None:
+    def close(self):
         with self._lock:
             if not self.closed:
                 self.closed = True
                 os.close(self._bell_reader)
                 os.close(self._bell_writer)
 
-    def _explain(self, world: dict[int, int]) -> dict[int, ProcessFailure]:
+    def _explain(self, world):
         bad = [ended for ended, obeyed in self._ended if ended.exitcode != 0 and not obeyed]
         plan = self.plans[-1]
         return {
@@ -235,7 +217,7 @@ class FakeWorkers:
             for ended in bad
         }
 
-    def _end(self, local_rank: int, exitcode: int, obeyed: bool) -> None:
+    def _end(self, local_rank, exitcode, obeyed):
         ended = WorkerExit(local_rank, self._running.pop(local_rank), exitcode)
         self._fresh.append(ended)
         self._ended.append((ended, obeyed))
@@ -243,12 +225,12 @@ class FakeWorkers:
 
 
 def round_info(
-    number: int = 1,
-    members: Sequence[tuple[str, int]] = (("default", 1),),
-    rank: int = 0,
-    restart_count: int = 0,
-    reason: str = "",
-) -> RendezvousInfo:
+    number=1,
+    members=(("default", 1),),
+    rank=0,
+    restart_count=0,
+    reason="",
+):
     """A round as returned by a handler. `members` are pairs of role and local world size in group rank order; their
     nodes are named node0, node1, ..."""
     seats = tuple(Member(f"node{i}", f"host{i}", f"10.0.0.{i}", role, size) for i, (role, size) in enumerate(members))
@@ -277,43 +259,37 @@ class FakeRounds(RoundHandler):
 
     hosts_store = False
 
-    def __init__(
-        self,
-        rounds: Iterable[Step] = (),
-        on_failure: Callable[[FakeRounds], None] | None = None,
-        on_success: Callable[[FakeRounds], None] | None = None,
-        can_announce: bool = True,
-    ) -> None:
+    def __init__(self, rounds=(), on_failure=None, on_success=None, can_announce=True):
         self._steps = list(rounds)
         self._on_failure = on_failure
         self._on_success = on_success
         self._can_announce = can_announce
-        self._listeners: list[Callable[[], None]] = []
-        self._verdict: Verdict | None = None
-        self._last: RendezvousInfo | None = None
-        self.calls: list[tuple[Any, ...]] = []
-        self.deadline: Instant | None = None
-        self.due: Instant | None = None
+        self._listeners = []
+        self._verdict = None
+        self._last = None
+        self.calls = []
+        self.deadline = None
+        self.due = None
         self.missing = ""
         self.released = threading.Event()
 
-    def give(self, verdict: Verdict) -> None:
+    def give(self, verdict):
         """Set the verdict and notify the listeners. Thread-safe."""
         self._verdict = verdict
         for listener in self._listeners:
             listener()
 
-    def calls_to(self, name: str) -> list[tuple[Any, ...]]:
+    def calls_to(self, name):
         """The arguments of all calls to this method."""
         return [call[1:] for call in self.calls if call[0] == name]
 
-    def get_backend(self) -> str:
+    def get_backend(self):
         return "fake"
 
-    def get_run_id(self) -> str:
+    def get_run_id(self):
         return "job"
 
-    def next_rendezvous(self) -> RendezvousInfo:
+    def next_rendezvous(self):
         self.calls.append(("next_rendezvous",))
         step = self._steps.pop(0) if self._steps else None
         if isinstance(step, BaseException):
@@ -323,53 +299,53 @@ class FakeRounds(RoundHandler):
         self._verdict = None
         return self._last
 
-    def is_closed(self) -> bool:
+    def is_closed(self):
         return self._verdict is not None and self._verdict.outcome is Outcome.CLOSED
 
-    def set_closed(self) -> None:
+    def set_closed(self):
         self.calls.append(("set_closed",))
 
-    def num_nodes_waiting(self) -> int:
+    def num_nodes_waiting(self):
         self.calls.append(("num_nodes_waiting",))
         return 0
 
-    def shutdown(self) -> bool:
+    def shutdown(self):
         self.released.set()
         return True
 
-    def subscribe(self, listener: Callable[[], None]) -> None:
+    def subscribe(self, listener):
         self._listeners.append(listener)
 
-    def verdict(self) -> Verdict | None:
+    def verdict(self):
         return self._verdict
 
-    def ask_again(self) -> Instant | None:
+    def ask_again(self):
         return self.deadline
 
-    def stop_by(self) -> Instant | None:
+    def stop_by(self):
         return self.due
 
-    def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
+    def report_failure(self, failures):
         self.calls.append(("report_failure", dict(failures)))
         if self._on_failure:
             self._on_failure(self)
 
-    def report_success(self) -> None:
+    def report_success(self):
         self.calls.append(("report_success",))
         if self._on_success:
             self._on_success(self)
 
-    def leave(self, reason: str, timeout: Duration) -> bool:
+    def leave(self, reason, timeout):
         self.calls.append(("leave", reason, timeout))
         return self._can_announce
 
-    def hurry(self) -> None:
+    def hurry(self):
         self.calls.append(("hurry",))
 
-    def progress(self) -> str:
+    def progress(self):
         return self.missing
 
-    def _next(self) -> RendezvousInfo:
+    def _next(self):
         if self._last is None or self._last.formed is None:
             return round_info()
         formed = self._last.formed
@@ -386,12 +362,12 @@ class RecordingObserver:
         exits: the workers' exits.
     """
 
-    def __init__(self) -> None:
-        self.facts: list[Fact] = []
-        self.phases: list[PhaseChanged] = []
-        self.exits: list[WorkerExited] = []
+    def __init__(self):
+        self.facts = []
+        self.phases = []
+        self.exits = []
 
-    def __call__(self, fact: Fact) -> None:
+    def __call__(self, fact):
         if isinstance(fact, PhaseChanged):
             self.phases.append(fact)
         elif isinstance(fact, WorkerExited):
