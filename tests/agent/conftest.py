@@ -16,7 +16,7 @@ from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, R
 sys.path.insert(0, str(Path(__file__).parent))  # helper modules are next to the tests that use them
 
 from agent_fakes import FakeWorkers, RecordingObserver
-from round_of_two import Ordered, OrderedRounds, pair_then
+from round_of_two import Ordered, OrderedRounds, close_job, pair_then
 
 
 class ScriptedHandler(RendezvousHandler):
@@ -146,10 +146,11 @@ def make_node(scripted_handler):
 
 @pytest.fixture
 def make(make_node):
-    """A function that makes a node in a round of two, given fields of `FakeRounds`, `FakeWorkers` and `WorkerSpec`."""
+    """A function that makes a node in a round of two, given fields of `FakeRounds`, `FakeWorkers` and `WorkerSpec`.
+    When it succeeds, the job is closed, unless `on_success` is given."""
     made = []
 
-    def make(on_start, rounds=None, on_failure=None, on_success=None, can_announce=True, workers=Ordered,
+    def make(on_start, rounds=None, on_failure=None, on_success=close_job, can_announce=True, workers=Ordered,
              handlers=OrderedRounds, **kwargs):  # fmt: skip
         order = []
         handler = handlers(order, pair_then() if rounds is None else rounds, on_failure, on_success, can_announce)

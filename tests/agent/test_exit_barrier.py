@@ -61,7 +61,7 @@ def test_known_failure_elsewhere_suppresses_the_success_report(make):
         succeed(plan, workers)
         node.handler.give(PEER_FAILED)
 
-    node = make(in_turn(on_start, succeed), on_success=lambda rounds: rounds.give(JOB_DONE))
+    node = make(in_turn(on_start, succeed))
     node.run()
     assert node.handler.calls_to("report_success") == [()]
     assert len(node.workers.plans) == 2
@@ -85,7 +85,7 @@ def test_exit_barrier_times_out(make, capsys):
 
 
 def test_exit_barrier_timeout_of_0_does_not_wait(make):
-    node = make(succeed, exit_barrier_timeout=0.0)
+    node = make(succeed, on_success=None, exit_barrier_timeout=0.0)
     assert node.run().state is WorkerState.SUCCEEDED
     assert "exit barrier" in node.finished.reason
 
@@ -135,8 +135,8 @@ def test_failed_node_skips_the_exit_barrier(make):
 def host(make):
     """A function that makes a node which hosts the job's store and whose exit barrier times out immediately."""
 
-    def host(**kwargs):
-        node = make(in_turn(succeed), exit_barrier_timeout=0.0, **kwargs)
+    def host(on_success=None):
+        node = make(in_turn(succeed), on_success=on_success, exit_barrier_timeout=0.0)
         node.handler.hosts_store = True
         return node
 

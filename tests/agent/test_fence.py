@@ -9,7 +9,6 @@ from agent_fakes import FakeRounds
 from round_of_two import (
     FENCED,
     FOREVER,
-    JOB_DONE,
     TERM,
     OrderedRounds,
     decided,
@@ -43,14 +42,15 @@ def fail_and_be_cut_off(node):
     return on_start
 
 
-def test_fenced_node_stops_its_workers_and_rejoins_for_free(make):
-    node = make(
-        in_turn(cut_off(lambda: node), succeed),
-        on_success=lambda rounds: rounds.give(JOB_DONE),
-        max_restarts=0,
-    )
+def test_fenced_node_stops_its_workers_and_then_rejoins_for_free(make):
+    def join():
+        node.order.append(f"join with {len(node.workers.running())} running")
+        return two_nodes(2)
+
+    node = make(in_turn(cut_off(lambda: node), succeed), pair_then(join), max_restarts=0)
     assert node.run().state is WorkerState.SUCCEEDED
-    assert node.order == ["SIGTERM", "SIGCONT"]  # without an announcement: no node could receive it
+    # without an announcement: no node could receive it
+    assert node.order == ["SIGTERM", "SIGCONT", "join with 0 running"]
     assert len(node.handler.calls_to("next_rendezvous")) == 2
     assert [plan.restart_count for plan in node.workers.plans] == [0, 0]
     assert decided(node) == [RestartDecided("job", 1, "membership", FENCED.reason, 0, 0)]
@@ -58,7 +58,7 @@ def test_fenced_node_stops_its_workers_and_rejoins_for_free(make):
 
 def test_grace_period_ends_at_the_handlers_deadline(make):
     """Output that a worker writes on SIGTERM must not mix with the steps of nodes that have re-formed."""
-    node = make(in_turn(cut_off(lambda: node), succeed), on_success=lambda rounds: rounds.give(JOB_DONE),
+    node = make(in_turn(cut_off(lambda: node), succeed),
                 ignore_signals=[0, 1], shutdown_timeout=FOREVER)  # fmt: skip
     node.handler.due = Instant(SystemClock().now() + 0.1)
     assert node.run().state is WorkerState.SUCCEEDED
@@ -71,36 +71,9 @@ def test_handler_error_in_stop_by_does_not_delay_the_stop(make):
         def stop_by(self):
             raise ValueError("a plugin's")
 
-    node = make(
-        in_turn(cut_off(lambda: node), succeed), on_success=lambda rounds: rounds.give(JOB_DONE), handlers=Broken
-    )
+    node = make(in_turn(cut_off(lambda: node), succeed), handlers=Broken)
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.order == ["SIGTERM", "SIGCONT"]
-
-
-def test_fenced_node_stops_its_workers_before_it_rejoins(make):
-    def join():
-        node.order.append(f"join with {len(node.workers.running())} running")
-        return two_nodes(2)
-
-    node = make(
-        in_turn(cut_off(lambda: node), succeed), pair_then(join), on_success=lambda rounds: rounds.give(JOB_DONE)
-    )
-    node.run()
-    assert node.order == ["SIGTERM", "SIGCONT", "join with 0 running"]
-
-
-def test_workers_of_a_fenced_node_get_the_grace_period(make):
-    node = make(
-        in_turn(cut_off(lambda: node), succeed),
-        on_success=lambda rounds: rounds.give(JOB_DONE),
-        ignore_signals=[1],
-        shutdown_timeout=0.1,
-    )
-    begun = SystemClock().now()
-    assert node.run().state is WorkerState.SUCCEEDED
-    assert SystemClock().now() - begun >= 0.1
-    assert node.order == ["SIGTERM", "SIGCONT", "SIGKILL"]
 
 
 def test_unrecovered_store_ends_the_agent(make):
@@ -113,11 +86,7 @@ def test_unrecovered_store_ends_the_agent(make):
 
 
 def test_failure_during_fencing_is_reported(make):
-    node = make(
-        in_turn(fail_and_be_cut_off(lambda: node), succeed),
-        pair_then(two_nodes(2, restart_count=1)),
-        on_success=lambda rounds: rounds.give(JOB_DONE),
-    )
+    node = make(in_turn(fail_and_be_cut_off(lambda: node), succeed), pair_then(two_nodes(2, restart_count=1)))
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.order == ["report_failure", "SIGTERM", "SIGCONT", "report_failure"]
     assert [fact.failure.reason for fact in node.observer.facts if hasattr(fact, "failure")] == ["exit code 3"]

@@ -8,7 +8,6 @@ import pytest
 from round_of_two import (
     ELSEWHERE,
     FAILED_ELSEWHERE,
-    JOB_DONE,
     NODE_JOINED,
     PEER_FAILED,
     TERM,
@@ -56,7 +55,6 @@ def test_restart_granted_by_the_job_overrides_own_budget(make):
     node = make(
         in_turn(fail, succeed),
         pair_then(two_nodes(2, restart_count=3)),
-        on_success=lambda rounds: rounds.give(JOB_DONE),
         max_restarts=0,  # the node's own budget does not apply
     )
     assert node.run().state is WorkerState.SUCCEEDED
@@ -77,7 +75,6 @@ def test_restart_reason_comes_from_the_verdict(make):
         in_turn(fail, succeed),
         pair_then(two_nodes(2, restart_count=1)),
         on_failure=lambda rounds: rounds.give(PEER_FAILED),
-        on_success=lambda rounds: rounds.give(JOB_DONE),
     )
     node.run()
     assert decided(node) == [RestartDecided("job", 1, "failure", PEER_FAILED.reason, 1, 3)]
@@ -94,7 +91,6 @@ def test_failure_caused_by_a_lost_node_is_reported_as_the_loss(make, own_failure
         in_turn(fail if own_failure else lambda plan, workers: node.handler.give(first), succeed),
         pair_then(formed),
         on_failure=lambda rounds: rounds.give(first),
-        on_success=lambda rounds: rounds.give(JOB_DONE),
         max_restarts=0,
     )
     node.run()
@@ -108,12 +104,7 @@ def test_end_of_another_round_does_not_change_the_cause(make):
     formed = two_nodes(3, restart_count=1)
     formed = replace(formed, formed=replace(formed.formed, ended=lost))
     first = replace(PEER_FAILED, judged=False)
-    node = make(
-        in_turn(fail, succeed),
-        pair_then(formed),
-        on_failure=lambda rounds: rounds.give(first),
-        on_success=lambda rounds: rounds.give(JOB_DONE),
-    )
+    node = make(in_turn(fail, succeed), pair_then(formed), on_failure=lambda rounds: rounds.give(first))
     node.run()
     assert [(fact.cause, fact.reason) for fact in decided(node)] == [("failure", first.reason)]
 
@@ -126,7 +117,6 @@ def test_hang_on_another_node_is_logged_with_its_stack(make, logged, own_failure
         in_turn(fail if own_failure else lambda plan, workers: node.handler.give(verdict), succeed),
         pair_then(two_nodes(2, restart_count=1)),
         on_failure=lambda rounds: rounds.give(verdict),
-        on_success=lambda rounds: rounds.give(JOB_DONE),
     )
     node.run()
     line = 'worker hangs: rank=9 node=node2 reason="hang: no progress for 30 s"'
@@ -136,11 +126,7 @@ def test_hang_on_another_node_is_logged_with_its_stack(make, logged, own_failure
 
 
 def test_failure_caused_by_a_membership_change_is_free(make):
-    node = make(
-        in_turn(fail, succeed),
-        on_failure=lambda rounds: rounds.give(NODE_JOINED),
-        on_success=lambda rounds: rounds.give(JOB_DONE),
-    )
+    node = make(in_turn(fail, succeed), on_failure=lambda rounds: rounds.give(NODE_JOINED))
     node.run()
     assert [(fact.cause, fact.restart_count) for fact in decided(node)] == [("membership", 0)]
 

@@ -8,7 +8,6 @@ from agent_fakes import round_info
 from elastic_testing import FakeClock
 from round_of_two import (
     CONT,
-    JOB_DONE,
     NODE_JOINED,
     PEER_FAILED,
     TERM,
@@ -27,7 +26,7 @@ from elastic_core.interfaces.workers import WorkerRanks
 
 def test_round_sets_number_restart_count_and_ranks(make):
     formed = round_info(7, [("reader", 3), ("trainer", 1), ("trainer", 2)], rank=2, restart_count=4)
-    node = make(succeed, [formed], on_success=lambda rounds: rounds.give(JOB_DONE), max_restarts=9)
+    node = make(succeed, [formed], max_restarts=9)
     assert node.run().state is WorkerState.SUCCEEDED
     (plan,) = node.workers.plans
     assert (plan.round, plan.restart_count, plan.max_restarts) == (7, 4, 9)
@@ -41,7 +40,6 @@ def test_failure_of_a_peer_restarts_with_the_rounds_count(make):
     node = make(
         in_turn(lambda plan, workers: node.handler.give(PEER_FAILED), succeed),
         pair_then(two_nodes(2, restart_count=1)),
-        on_success=lambda rounds: rounds.give(JOB_DONE),
         max_restarts=3,
     )
     assert node.run().state is WorkerState.SUCCEEDED
@@ -53,11 +51,7 @@ def test_failure_of_a_peer_restarts_with_the_rounds_count(make):
 
 
 def test_joining_node_ends_the_round_for_free(make):
-    node = make(
-        in_turn(lambda plan, workers: node.handler.give(NODE_JOINED), succeed),
-        on_success=lambda rounds: rounds.give(JOB_DONE),
-        max_restarts=0,
-    )
+    node = make(in_turn(lambda plan, workers: node.handler.give(NODE_JOINED), succeed), max_restarts=0)
     node.run()
     assert decided(node) == [RestartDecided("job", 1, "membership", "node5 joined", 0, 0)]
     assert [plan.round for plan in node.workers.plans] == [1, 2]
@@ -68,19 +62,14 @@ def test_event_without_a_verdict_changes_nothing(make):
         node.handler.give(None)
         threading.Timer(0.05, succeed, [plan, workers]).start()
 
-    node = make(on_start, on_success=lambda rounds: rounds.give(JOB_DONE))
+    node = make(on_start)
     assert node.run().state is WorkerState.SUCCEEDED
     assert len(node.workers.plans) == 1
 
 
 def test_missing_nodes_are_logged_while_waiting(make, logged):
     clock = FakeClock()
-    node = make(
-        succeed,
-        [lambda: let_time_pass(node, clock) or two_nodes()],
-        on_success=lambda rounds: rounds.give(JOB_DONE),
-        clock=clock,
-    )
+    node = make(succeed, [lambda: let_time_pass(node, clock) or two_nodes()], clock=clock)
     node.handler.missing = "1 of 2 joined, missing: node1"
     node.run()
     lines = logged()
