@@ -8,17 +8,13 @@ from dataclasses import replace
 import pytest
 from agent_fakes import FakeWorkers
 from elastic_testing import FakeClock, eventually
+from round_of_two import fail, in_turn, succeed
 
-from elastic_core.agent import WorkerState
+from elastic_core.agent import ProcessAgent, RunResult, WorkerState
 from elastic_core.agent.hang import HangPolicy
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkersStarted
 from elastic_core.interfaces.workers import Expiry, WorkerRanks
-
-
-def all_succeed(plan, workers):
-    for rank in workers.running():
-        workers.end(rank, 0)
 
 
 def fail_until(restart_count, *ranks):
@@ -26,7 +22,7 @@ def fail_until(restart_count, *ranks):
 
     def on_start(plan, workers):
         if plan.restart_count == restart_count:
-            all_succeed(plan, workers)
+            succeed(plan, workers)
         else:
             for rank in ranks:
                 workers.end(rank, 3)
@@ -52,12 +48,6 @@ def test_failure_beyond_the_budget_is_final(make_node):
     assert node.handler.closed
 
 
-def test_failure_stops_the_other_workers(make_node):
-    node = make_node(fail_until(9, 0), max_restarts=0)
-    node.run()
-    assert node.workers.signals == [15, 18]  # SIGTERM, then SIGCONT for suspended workers
-
-
 def test_incurable_failure_is_final(make_node):
     class CannotRun(FakeWorkers):
         def failures(self):
@@ -70,7 +60,7 @@ def test_incurable_failure_is_final(make_node):
 
 
 def test_round_plan_has_all_fields(make_node):
-    node = make_node(all_succeed, max_restarts=4, contribute=lambda plan: {"ROUND": str(plan.round)})
+    node = make_node(succeed, max_restarts=4, contribute=lambda plan: {"ROUND": str(plan.round)})
     node.run()
     (plan,) = node.workers.plans
     assert (plan.run_id, plan.node, plan.role, plan.round) == ("job", "node7", "trainer", 1)
@@ -105,24 +95,9 @@ def test_facts_are_reported_in_order(make_node):
 
 def test_join_time_is_reported(make_node, scripted_handler):
     clock = FakeClock()
-    node = make_node(all_succeed, scripted_handler({1: lambda: clock.advance(2.0) and None}), clock=clock)
+    node = make_node(succeed, scripted_handler({1: lambda: clock.advance(2.0) and None}), clock=clock)
     node.run()
     assert node.observer.facts[0].seconds == 2.0
-
-
-def test_waiting_nodes_trigger_a_new_round_for_free(make_node, scripted_handler):
-    def on_start(plan, workers):
-        if plan.round == 1:
-            node.agent.timer_expired(Expiry(1, "unknown"))  # any event makes the agent poll the handler
-        else:
-            all_succeed(plan, workers)
-
-    node = make_node(on_start, scripted_handler(waiting=[1]), max_restarts=0)
-    assert node.run().state is WorkerState.SUCCEEDED
-    assert [plan.restart_count for plan in node.workers.plans] == [0, 0]
-    decided = next(fact for fact in node.observer.facts if isinstance(fact, RestartDecided))
-    assert (decided.cause, decided.restart_count) == ("membership", 0)
-    assert "WorkerFailed" not in node.facts
 
 
 def test_expired_timer_kills_its_worker_for_a_hang(make_node):
@@ -130,7 +105,7 @@ def test_expired_timer_kills_its_worker_for_a_hang(make_node):
         if plan.restart_count == 0:
             node.agent.timer_expired(Expiry(1001, "step"))
         else:
-            all_succeed(plan, workers)
+            succeed(plan, workers)
 
     node = make_node(on_start, max_restarts=1)
     assert node.run().state is WorkerState.SUCCEEDED
@@ -143,7 +118,7 @@ def test_expired_timer_kills_its_worker_for_a_hang(make_node):
 def test_expired_timer_of_an_unknown_process_is_ignored(make_node):
     def on_start(plan, workers):
         node.agent.timer_expired(Expiry(999_999, "step"))
-        threading.Timer(0.05, all_succeed, [plan, workers]).start()
+        threading.Timer(0.05, succeed, [plan, workers]).start()
 
     node = make_node(on_start)
     assert node.run().state is WorkerState.SUCCEEDED
@@ -165,7 +140,7 @@ def test_contribution_error_ends_the_run_without_workers(make_node):
     def contribute(plan):
         raise ValueError("no variables today")
 
-    node = make_node(all_succeed, contribute=contribute)
+    node = make_node(succeed, contribute=contribute)
     with pytest.raises(ValueError, match="no variables today"):
         node.run()
     assert node.workers.plans == []
@@ -180,7 +155,7 @@ def test_waiting_agent_is_alive(make_node, scripted_handler):
         # The agent's thread, which started this one, is about to wait.
         seen.append(eventually(lambda: node.agent.alive_at() == clock.timestamp(), 30))
 
-    node = make_node(all_succeed, scripted_handler({1: join}), clock=clock)
+    node = make_node(succeed, scripted_handler({1: join}), clock=clock)
     begun = node.agent.alive_at()
     clock.advance(50.0)
     assert node.agent.alive_at() == begun  # no iteration since
@@ -194,7 +169,7 @@ def test_busy_agent_was_last_alive_at_its_last_iteration(make_node):
     def on_start(plan, workers):
         clock.advance(40.0)
         ages.append(clock.timestamp() - node.agent.alive_at())
-        all_succeed(plan, workers)
+        succeed(plan, workers)
 
     node = make_node(on_start, clock=clock)
     node.run()
@@ -221,7 +196,7 @@ class StuckWorkers:
 
     def __call__(self, plan, workers):
         if plan.restart_count:
-            all_succeed(plan, workers)
+            succeed(plan, workers)
 
     def workers(self):
         stuck_workers = self
@@ -260,7 +235,7 @@ def test_hang_checks_are_off_by_default_and_during_warmup(make_node):
         timers = []
 
         def on_start(plan, workers, timers=timers):
-            timers.append(threading.Timer(0.3, all_succeed, [plan, workers]))
+            timers.append(threading.Timer(0.3, succeed, [plan, workers]))
             timers[0].start()
 
         node = make_node(on_start, hangs=hangs)
@@ -275,7 +250,7 @@ def test_most_overdue_timer_is_the_cause(make_node):
             node.agent.timer_expired(Expiry(1000, "step", late=0.1))
             node.agent.timer_expired(Expiry(1001, "load", late=0.3))
         else:
-            all_succeed(plan, workers)
+            succeed(plan, workers)
 
     node = make_node(on_start, max_restarts=1)
     assert node.run().state is WorkerState.SUCCEEDED
@@ -297,7 +272,7 @@ def test_timer_expiring_during_a_stop_keeps_the_grace_period(make_node):
 
     def on_start(plan, workers):
         if plan.restart_count:
-            all_succeed(plan, workers)
+            succeed(plan, workers)
         else:
             workers.end(1, 3)
 
@@ -309,3 +284,38 @@ def test_timer_expiring_during_a_stop_keeps_the_grace_period(make_node):
     assert 9 not in node.workers.signals
     failures = {fact.failure.global_rank: fact.failure for fact in node.observer.facts if hasattr(fact, "failure")}
     assert list(failures) == [1]
+
+
+# Agents with their own `_monitor_workers`
+
+
+class StopsItself(ProcessAgent):
+    """Stops the group when it finds a failure, as agents for torch do."""
+
+    def _monitor_workers(self, worker_group):
+        result = super()._monitor_workers(worker_group)
+        if result.is_failed():
+            self._stop_workers(worker_group)
+        return result
+
+
+def test_agent_that_stops_its_group_in_monitor_restarts(make):
+    node = make(in_turn(fail, succeed), kind=StopsItself)
+    assert node.run().state is WorkerState.SUCCEEDED
+    assert [fact.failure.reason for fact in node.observer.facts if hasattr(fact, "failure")] == ["exit code 3"]
+    assert node.order == ["SIGTERM", "SIGCONT", "report_failure", "report_failure"]
+
+
+class OwnReturnValues(ProcessAgent):
+    """Gets the return values of its workers from elsewhere."""
+
+    def _monitor_workers(self, worker_group):
+        result = super()._monitor_workers(worker_group)
+        if result.state is not WorkerState.SUCCEEDED:
+            return result
+        return RunResult(result.state, return_values={worker.global_rank: "kept" for worker in worker_group.workers})
+
+
+def test_return_values_from_monitor_are_kept(make):
+    node = make(succeed, kind=OwnReturnValues)
+    assert node.run().return_values == {0: "kept", 1: "kept"}
