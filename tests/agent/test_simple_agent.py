@@ -313,35 +313,6 @@ def test_shutdown_error_fails_the_run(make_agent):
     assert (observer.facts[-1].state, observer.facts[-1].reason) == ("FAILED", "OSError: stuck")
 
 
-class StopsItself(PolledAgent):
-    """Stops the group when it finds a failure, as agents for torch do."""
-
-    def _monitor_workers(self, worker_group):
-        result = super()._monitor_workers(worker_group)
-        if result.is_failed():
-            self._stop_workers(worker_group)
-        return result
-
-
-def test_agent_that_stops_its_group_in_monitor_restarts(make_agent, scripted_handler):
-    handler, observer = scripted_handler(), RecordingObserver()
-    agent = make_agent([FAILED, RUNS, DONE], StopsItself, handler, observer, max_restarts=1)
-    assert agent.run() == DONE
-    assert [call for call in agent.calls if call != "stop"] == ["start", "start", SHUTDOWN]
-    assert agent.calls.index("stop") == 1
-    assert [fact.failure.global_rank for fact in observer.facts if hasattr(fact, "failure")] == [1]
-    assert (agent.restart_count, handler.calls) == (1, 2)
-
-
-def test_each_monitor_result_is_used_once(make_agent):
-    """Each check takes one result, so an extra check would lose one."""
-    results = [RUNS, FAILED, RUNS, FAILED, RUNS, DONE]
-    agent = make_agent(results, max_restarts=2)
-    assert agent.run() == DONE
-    assert agent.results == [DONE]
-    assert agent.restart_count == 2
-
-
 class OwnBarrier(PolledAgent):
     def _exit_barrier(self):
         self.calls.append("barrier")
