@@ -231,17 +231,6 @@ def test_later_request_keeps_the_first_signal(make_queue):
     assert (queue.request, queue.urged) == (INT, True)
 
 
-def test_late_processing_does_not_make_a_signal_urgent(make_queue):
-    clock = FakeClock()
-    queue = make_queue(clock)
-    queue.signalled(TERM)
-    queue.wait((), None)
-    queue.signalled(TERM)
-    clock.advance(2.0)
-    queue.wait((), None)
-    assert not queue.urged
-
-
 def test_signal_delivered_to_another_thread_ends_the_wait(queue):
     """The kernel prefers the main thread, but not if that has just received another signal."""
     over = threading.Event()

@@ -6,6 +6,8 @@ import pytest
 
 from elastic_core.agent import WorkerSpec
 
+UNNAMED = functools.partial(print, "x")
+
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
@@ -22,16 +24,7 @@ def test_out_of_range_values_are_rejected(wrong, message, scripted_handler):
 
 @pytest.mark.parametrize(
     ("entrypoint", "name"),
-    [
-        (len, "len"),
-        ("train.py", "train.py"),
-        (None, "<none>"),
-    ],
+    [(len, "len"), ("train.py", "train.py"), (None, "<none>"), (UNNAMED, repr(UNNAMED))],
 )
 def test_entry_point_name_is_found(entrypoint, name, scripted_handler):
     assert WorkerSpec("default", 1, scripted_handler(), entrypoint).get_entrypoint_name() == name
-
-
-def test_unnamed_entry_point_is_shown_as_repr(scripted_handler):
-    entrypoint = functools.partial(print, "x")
-    assert WorkerSpec("default", 1, scripted_handler(), entrypoint).get_entrypoint_name() == repr(entrypoint)
