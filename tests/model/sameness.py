@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from small_world import Rules, World
 
     from elastic_core.rendezvous.effects import Operation
-    from elastic_core.rendezvous.node import Node
 
 _MOST_KEPT = 100_000
 _FAR = 99
@@ -56,12 +55,15 @@ class Sameness:
         self._attempts = rules.settings.keep_alive_max_attempt
         self._numbers: dict[Any, int] = {}
         self._kept: dict[int, tuple[object, int]] = {}
+        self._parts: dict[Any, tuple[int, object, object]] = {}
         self._plans: dict[type, tuple[tuple[str, Callable[[Any, View], Any]], ...]] = {}
 
     def __call__(self, world: World) -> int:
         """Returns the number of the world."""
         if len(self._kept) > _MOST_KEPT:
             self._kept.clear()
+        if len(self._parts) > _MOST_KEPT:
+            self._parts.clear()
         store = world.store
         serial = store.state.serial if store.state and self._serials else 0
         rows = tuple([(key, self._number(row.entry)) for key, row in store.rows])
@@ -83,7 +85,7 @@ class Sameness:
         stops = max(actor.stops_by - world.now, 0)
         young = min(world.now - actor.since, 3 * self._window) if self._dead(world) else 0
         own = (actor.key, actor.phase, actor.works_in, actor.number, due, stops, heard, actor.reported_done, young)
-        return own, flags, self._node(actor.machine, View(now, store, serial))
+        return own, flags, self._plain(actor.machine, View(now, store, serial))
 
     def _dead(self, world: World) -> bool:
         """Whether the store has an entry of a node that has ended."""
@@ -131,16 +133,17 @@ class Sameness:
 
     # -- one node
 
-    def _node(self, node: Node, view: View) -> Any:
-        known = vars(node)
-        return tuple([treat(known[name], view) for name, treat in self._plan_of(node, known)])
-
     def _plain(self, value: Any, view: View) -> Any:
-        """An object, reduced attribute by attribute."""
+        """An object that never changes, reduced attribute by attribute. Most steps change few of a world's objects."""
         if value is None:
             return None
-        known = vars(value)
-        return tuple([treat(known[name], view) for name, treat in self._plan_of(value, known)])
+        place = id(value), view.now, id(view.store), view.serial
+        part = self._parts.get(place)
+        if part is None:
+            known = vars(value)
+            reduced = hash(tuple([treat(known[name], view) for name, treat in self._plan_of(value, known)]))
+            part = self._parts[place] = reduced, value, view.store  # keeps both, so that their ids stay theirs
+        return part[0]
 
     def _plan_of(self, value: object, known: dict[str, Any]) -> tuple[tuple[str, Callable[[Any, View], Any]], ...]:
         plan = self._plans.get(type(value))
