@@ -92,25 +92,6 @@ def test_first_failed_worker_is_the_cause(local_workers, python, plan, sentinel)
     assert {rank: f.caused_by for rank, f in failures.items() if rank != 1} in ({}, {0: 1})  # 0 may not be ready yet
 
 
-def test_workers_stopped_by_sigterm_have_not_failed(local_workers, python, plan):
-    rounds = local_workers(python(SLEEP))
-    rounds.start(plan(2))
-    rounds.workers.send_signal(signal.SIGTERM)
-    rounds.workers.send_signal(signal.SIGCONT)
-    assert {e.exitcode for e in rounds.wait_for_exits(2)} == {-signal.SIGTERM}
-    rounds.finish()
-    assert rounds.workers.failures() == {}
-
-
-def test_worker_killed_from_outside_has_failed(local_workers, python, plan):
-    rounds = local_workers(python(SLEEP))
-    pids = rounds.start(plan())
-    os.kill(pids[0], signal.SIGKILL)
-    rounds.wait_for_exits(1)
-    rounds.finish()
-    assert rounds.workers.failures()[0].reason == "killed by SIGKILL (Killed)"
-
-
 def test_oom_kill_is_named_in_the_reason(local_workers, python, plan, tmp_path):
     counter = tmp_path / "memory.events"
     counter.write_text("oom_kill 1\n")
@@ -226,18 +207,6 @@ def test_error_file_of_an_earlier_run_is_ignored(local_workers, python, plan, tm
     assert rounds.workers.failures()[0].message == ""
 
 
-def test_error_file_of_this_run_is_read(local_workers, python, plan):
-    code = """
-        import os
-        with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
-            file.write('{"message": "from the script"}')
-        raise SystemExit(1)
-    """
-    rounds = local_workers(python(code))
-    rounds.run(plan())
-    assert rounds.workers.failures()[0].message == "from the script"
-
-
 def test_many_rounds_leak_no_descriptor_or_folder(local_workers, python, plan, temporary_folder, open_files):
     rounds = local_workers(python(EXIT_BY_RANK, 0, 3), tee=lambda rank: 3, stdout_filters=("x",))
     rounds.run(plan(2))
@@ -294,28 +263,6 @@ def test_worker_closing_its_streams_keeps_its_message(local_workers, python, pla
     assert {f.message for f in rounds.workers.failures().values()} == {"x"}
 
 
-def test_setsid_fails_in_a_worker(local_workers, python, plan):
-    code = """
-        import os, sys, time
-        try:
-            os.setsid()
-        except PermissionError:
-            sys.exit(7)  # it leads its session already
-    """
-    rounds = local_workers(python(code))
-    [ended] = rounds.run(plan())
-    assert ended.exitcode == 7
-
-
-def test_workers_are_bound_to_cpus(local_workers, python, plan, tmp_path):
-    one = max(os.sched_getaffinity(0))
-    binding = Binding("exclusive", Machine((Cpu(one, 0, 0, 0, 0),)))
-    code = "import os; print(sorted(os.sched_getaffinity(0)))"
-    rounds = local_workers(python(code), binding=binding, redirects=lambda rank: 1, log_dir=tmp_path)
-    rounds.run(plan())
-    assert (tmp_path / "latest/rank-0.out").read_text() == f"[{one}]\n"
-
-
 def test_bindings_follow_cuda_visible_devices(local_workers, python, plan, tmp_path):
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < 2:
@@ -341,19 +288,6 @@ def test_signal_reaches_a_function_still_starting(local_workers, call, plan, fun
     assert len(rounds.workers.leftovers()) == 2
     rounds.workers.send_signal(signal.SIGTERM)
     assert {e.exitcode for e in rounds.wait_for_exits(2)} == {-signal.SIGTERM}
-
-
-def test_unwritable_log_file_is_reported_once(local_workers, python, plan, tmp_path, capfd):
-    folder = tmp_path / "logs" / "job" / "round-1"
-    folder.mkdir(parents=True)
-    (folder / "rank-0.out").symlink_to("/dev/full")
-    rounds = local_workers(python("print('one'); print('two')"), redirects=lambda rank: 1, log_dir=tmp_path / "logs")
-    rounds.run(plan())
-    shown = capfd.readouterr()
-    assert shown.out == "one\ntwo\n"
-    assert shown.err.count("output lost") == 1
-    assert "No space left on device" in shown.err
-    assert "later output goes to the console" in shown.err
 
 
 def test_unwritable_filtered_file_names_the_remaining_output(local_workers, python, plan, tmp_path, capfd):
