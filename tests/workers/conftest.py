@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -144,15 +146,22 @@ def open_files():
 
 
 @pytest.fixture
-def free_numbers():
-    """A function that returns the open-file limit which leaves so many descriptors free."""
+def few_files():
+    """A context manager in which only so many descriptors are free."""
 
-    def free_numbers(left):
+    @contextlib.contextmanager
+    def few_files(left):
         gc.collect()  # torch's FileStore aborts the process if one is collected while no descriptor is free
         used = descriptors()
-        return next(limit for limit in itertools.count() if limit - sum(fd < limit for fd in used) == left + 1) - 1
+        limit = next(limit for limit in itertools.count() if limit - sum(fd < limit for fd in used) == left + 1) - 1
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
-    return free_numbers
+    return few_files
 
 
 @pytest.fixture

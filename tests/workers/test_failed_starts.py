@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import gc
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -44,44 +42,36 @@ def test_failed_start_of_one_worker_stops_the_others(local_workers, plan, tmp_pa
     assert open_files() == before
 
 
-def test_workers_can_be_stopped_without_free_descriptors(local_workers, python, plan):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def test_workers_can_be_stopped_without_free_descriptors(local_workers, python, plan, few_files):
     rounds = local_workers(python(SLEEP))
     rounds.start(plan(1))
-    gc.collect()  # torch's FileStore aborts the process if one is collected while no descriptor is free
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 10, hard))
     used = []
     try:
-        with contextlib.suppress(OSError):
-            while True:
-                used.append(os.open(os.devnull, os.O_RDONLY))
-        assert len(rounds.workers.leftovers()) == 1
-        rounds.workers.send_signal(signal.SIGTERM)
-        rounds.wait_for_exits(1)
-        assert rounds.workers.leftovers() == []
+        with few_files(8):
+            with contextlib.suppress(OSError):
+                while True:
+                    used.append(os.open(os.devnull, os.O_RDONLY))
+            assert len(rounds.workers.leftovers()) == 1
+            rounds.workers.send_signal(signal.SIGTERM)
+            rounds.wait_for_exits(1)
+            assert rounds.workers.leftovers() == []
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for descriptor in used:
             os.close(descriptor)
 
 
 @pytest.mark.parametrize("left", range(8, 27, 3))
 def test_running_out_of_descriptors_leaves_no_worker_or_leak(
-    local_workers, python, plan, left, open_files, free_numbers, helpers_gone
+    local_workers, python, plan, left, open_files, few_files, helpers_gone
 ):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     rounds = local_workers(python(SLEEP))
     rounds.start(plan(1))  # so that the helpers run
     rounds.workers.send_signal(signal.SIGKILL)
     rounds.wait_for_exits(1)
     rounds.finish()
     before = open_files()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free_numbers(left), hard))
-    try:
-        with pytest.raises(ConfigurationError, match="ulimit -n"):
-            rounds.start(plan(5, round=2))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with few_files(left), pytest.raises(ConfigurationError, match="ulimit -n"):
+        rounds.start(plan(5, round=2))
     assert rounds.workers.running() == []
     helpers_gone()
     assert open_files() == before
@@ -114,15 +104,10 @@ def test_failed_sentinel_stops_all_workers(local_workers, python, plan, until, r
     assert rounds.workers.running() == []
 
 
-def test_helpers_without_free_descriptors_fail_the_start(local_workers, python, plan, free_numbers):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def test_helpers_without_free_descriptors_fail_the_start(local_workers, python, plan, few_files):
     rounds = local_workers(python("pass"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free_numbers(1), hard))
-    try:
-        with pytest.raises(ConfigurationError, match=r"cannot start 3 workers: .*ulimit -n"):
-            rounds.start(plan(3))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with few_files(1), pytest.raises(ConfigurationError, match=r"cannot start 3 workers: .*ulimit -n"):
+        rounds.start(plan(3))
     assert {ended.exitcode for ended in rounds.run(plan(3))} == {0}
 
 
