@@ -38,15 +38,10 @@ def test_sentinel_signals_exit_without_reaping(spawn, sentinel_of, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sentinel_of_a_zombie_is_readable(spawn, sentinel_of, kind):
+def test_sentinel_of_an_ended_child_is_readable(spawn, sentinel_of, kind):
     process = spawn("pass")
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert wait_readable(sentinel_of(kind, process.pid), 30)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_sentinel_of_a_reaped_child_is_readable(spawn, sentinel_of, kind):
-    process = spawn("pass")
     process.wait()
     assert wait_readable(sentinel_of(kind, process.pid), 30)
 
