@@ -418,7 +418,7 @@ class Below:
             steps, quiet_since = 0, None
             while quiet_since is None or self.clock.now() < quiet_since + quiet:
                 steps += 1
-                must(steps < MOST_STEPS, f"no end: {self._shown()}")
+                self._must(steps < MOST_STEPS, "no end")
                 if self.clock.now() >= calm and self._left and self.random.random() < 0.02:
                     self._happens()
                 if not self._left and quiet_since is None and not self.late:
@@ -489,7 +489,7 @@ class Below:
             self.places[machine.where].kept = not answer
         if isinstance(operation, WriteState) and answer and answer[2] and not self.lost_data:
             serial = answer[0].serial
-            must(serial >= known, f"{machine.key} has written {serial} after {known}: {self._shown()}")
+            self._must(serial >= known, f"{machine.key} has written {serial} after {known}")
             self._serial = max(self._serial, serial)
         return answer
 
@@ -615,6 +615,10 @@ class Below:
 
     # -- invariants
 
+    def _must(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise Violation(f"{what}\n{self._shown()}")
+
     def _check_groups(self) -> None:
         groups: dict[object, tuple[str, ...]] = {}
         for machine in self.machines:
@@ -622,7 +626,7 @@ class Below:
             if machine.acts and machine.running and formed is not None:
                 members = tuple(formed.seats.keys)
                 known = groups.setdefault(formed.round, members)
-                must(known == members, f"two groups run round {formed.round}: {known}, {members}\n{self._shown()}")
+                self._must(known == members, f"two groups run round {formed.round}: {known}, {members}")
 
     def _check_settled(self) -> None:
         here = [m for m in self.machines if m.acts and not m.leaving]
@@ -633,13 +637,13 @@ class Below:
         rounds = {m.node.membership.round if m.running and m.stops_at is None else None for m in here}
         if not here or len(here) < self.settings.min_nodes:
             return
-        must(len(rounds) == 1 and None not in rounds, f"not in one round after all: {self._shown()}")
+        self._must(len(rounds) == 1 and None not in rounds, "not in one round after all")
         formed = here[0].node.membership.formed
         assert formed is not None
-        must(len(formed.seats) == len(here), f"{len(here)} live: {self._shown()}")
+        self._must(len(formed.seats) == len(here), f"{len(here)} live")
         state = here[0].node.state
         assert state is not None
-        must(self.lost_data or state.serial >= self._serial, f"{self._serial} was lost: {self._shown()}")
+        self._must(self.lost_data or state.serial >= self._serial, f"{self._serial} was lost")
 
     def _shown(self) -> str:
         lines = [
