@@ -1,7 +1,5 @@
 """The backend against a real etcd."""
 
-import threading
-
 import pytest
 from elastic_etcd import EtcdRendezvousBackend
 from elastic_etcd.backend import key_cache
@@ -53,39 +51,6 @@ def test_withdrawing_a_leaders_entry_keeps_its_lead_key(backend):
     assert [item.key for item in two.roster()] == ["b/1"]
     assert two.get_state() is None
     assert not two.vacant
-
-
-def test_roster_follows_announcements_and_withdrawals(backend, eventually):
-    one, two = backend(), backend()
-    one.announce("a/1", b"")
-    stop = threading.Event()
-    changes = []
-
-    def follow():
-        while not stop.is_set():
-            changes.append(one.wait_for_roster(1.0))
-
-    thread = threading.Thread(target=follow)
-    thread.start()
-    try:
-        assert [item.key for item in one.roster()] == ["a/1"]
-        two.announce("b/1", b"")
-        eventually(lambda: [item.key for item in one.roster()] == ["a/1", "b/1"])
-        two.withdraw("b/1")
-        eventually(lambda: [item.key for item in one.roster()] == ["a/1"])
-    finally:
-        stop.set()
-        thread.join(LONG)
-    assert True in changes
-
-
-def test_node_announced_before_the_watch_is_seen(backend):
-    one, two = backend(), backend()
-    assert one.wait_for_roster(LONG)  # true, because it has not read the roster yet
-    assert one.roster() == ()
-    two.announce("b/1", b"")
-    assert one.wait_for_roster(LONG / 4)
-    assert [item.key for item in one.roster()] == ["b/1"]
 
 
 def test_departed_leader_is_noticed(backend, background):
@@ -200,19 +165,6 @@ def test_too_large_answer_is_reported(backend, client, prefix):
         backend().roster()
 
 
-def test_close_ends_waits_and_later_calls_raise(backend, background):
-    one = backend()
-    one.get_state()
-    one.roster()
-    waits = [background(lambda: one.wait_for_state(None, 60.0)), background(lambda: one.wait_for_roster(60.0))]
-    one.close()
-    for wait in waits:
-        wait.result()
-    with pytest.raises(RendezvousConnectionError):
-        one.get_state()
-    one.close()
-
-
 def test_too_large_state_is_refused(backend):
     node = backend()
     with pytest.raises(RendezvousError, match=r"1\.5 MiB"):
@@ -242,23 +194,6 @@ def test_entry_from_a_restored_backup_is_rewritten(backend, servers, connect, mo
     node.announce("a/1", b"after")
     node.beat("a/1", leading=True, look=True)
     assert [item.entry for item in node.roster()] == [b"after"]
-
-
-def test_heartbeat_reports_a_withdrawn_entry(backend, eventually):
-    node, leader = backend(lease_ttl=6.0), backend()
-    node.announce("a/1", b"a")
-    leader.withdraw("a/1")
-
-    def reported():
-        try:
-            node.beat("a/1", leading=False, look=False)
-        except EntryDroppedError:
-            return True
-        return False
-
-    eventually(reported)
-    node.announce("a/1", b"a")
-    node.beat("a/1", leading=False, look=False)
 
 
 @pytest.mark.parametrize("looks", [True, False], ids=["looks in time", "looks later"])
