@@ -3,34 +3,28 @@
 `Page` lists the replacements. Commands that a reader runs on every machine are run once for each.
 """
 
-import contextlib
 import importlib.util
 import itertools
 import os
 import re
+import shlex
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
-from blocks import blocks_on
+from blocks import Shell, blocks_on
 from cluster import HOST, LONG, binary
 from elastic_etcd.plugin import elastic_rendezvous_backends
 from elastic_testing import eventually
 
 from elastic_core.support.sockets import PortReservation
-from elastic_core.workers.guardian import Guardian
-from elastic_core.workers.sessions import start_of
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = DOCS / "guides" / "etcd.md"
 MEMBERS = ("etcd0", "etcd1", "etcd2")
 PASSWORDS = {"ROOT_PASSWORD": "the-roots", "ELASTIC_ETCD_PASSWORD": "the-trainers", "VISION_PASSWORD": "the-visions"}
 PASSWORDS["JOB8_PASSWORD"] = "the-jobs"
-PATIENCE = {"ETCDCTL_DIAL_TIMEOUT": "50s", "ETCDCTL_COMMAND_TIMEOUT": "50s"}  # for a machine that stalls
 TRAIN = "import pathlib, time\nwhile not pathlib.Path('done').exists(): time.sleep(0.05)\n"
 QUOTA = 16 * 2**20
 FILLER = 2**20
@@ -78,93 +72,21 @@ class Page:
         return text.replace("2147483648", str(QUOTA)).replace("node3", "1")
 
 
-class Shell:
-    """A reader's shell: later commands see exported variables. Runs in the test's folder."""
+class Reader(Shell):
+    """A reader's shell: later commands see exported variables."""
 
-    def __init__(self, folder, guardian):
-        self.folder = folder
-        self._guardian = guardian
-        self._exports = ""
-        self._started = []
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("ETCD", "ELASTIC_"))}
-        path = os.pathsep.join((str(folder / "bin"), str(Path(sys.executable).parent), environment["PATH"]))
-        self._environment = {**environment, **PASSWORDS, **PATIENCE, "PATH": path}
+    def __init__(self, folder):
+        super().__init__(folder)
+        waits = "export ETCDCTL_DIAL_TIMEOUT=50s ETCDCTL_COMMAND_TIMEOUT=50s"  # for a machine that stalls
+        self._exports = f"unset ${{!ETCD@}}\n{waits} PATH={folder}/bin:$PATH\n"
 
     def export(self, block):
         """Keep the block's exports for later commands."""
         self._exports += "".join(f"{line}\n" for line in block.splitlines() if line.startswith("export "))
 
-    def run(self, block, code=0):
-        """Run a block; returns the output of both streams. Its exit code must be `code`."""
-        done = subprocess.run(
-            self._command(block),
-            env=self._environment,
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=LONG,
-        )
-        assert done.returncode == code, f"{block}\nended with {done.returncode}:\n{done.stdout}"
-        return done.stdout
-
-    def start(self, block, name):
-        """Start a block in the background, in its own session."""
-        started = Started(self._command(block), self._environment, self.folder, name)
-        self._guardian.watch(started.process.pid, start_of(started.process.pid))
-        self._started.append(started)
-        return started
-
-    def close(self):
-        """End all started commands, the last one first."""
-        for started in reversed(self._started):
-            started.end()
-
-    def _command(self, block):
-        return ["bash", "-e", "-o", "pipefail", "-c", self._exports + block]
-
-
-class Started:
-    """Commands that run in the background."""
-
-    def __init__(self, command, environment, folder, name):
-        self._log = folder / f"{name}.log"
-        with open(self._log, "wb") as log:
-            self.process = subprocess.Popen(
-                command,
-                env=environment,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    @property
-    def output(self):
-        return self._log.read_text(errors="replace")
-
-    def says(self, words):
-        """Wait until the output contains `words`."""
-        eventually(lambda: words in self.output or self._ended(), LONG, f"{words!r} in\n{self.output[-3000:]}\n")
-        assert words in self.output, self.output[-3000:]
-
-    def code(self):
-        """Wait for the end; returns the exit code."""
-        return self.process.wait(LONG)
-
-    def end(self):
-        """End the whole process group."""
-        for signum in (signal.SIGTERM, signal.SIGKILL):
-            if self._ended():
-                return
-            os.killpg(self.process.pid, signum)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(15)
-
-    def _ended(self):
-        return self.process.poll() is not None
+    def start(self, script, **environ):
+        command = ["bash", "-e", "-o", "pipefail", "-c", self._exports + script]
+        return super().start(f"exec {shlex.join(command)}", **PASSWORDS, **environ)
 
 
 def etcdctl():
@@ -178,10 +100,10 @@ def etcdctl():
 class Site:
     """The guide's cluster, set up by its commands."""
 
-    def __init__(self, folder, guardian):
+    def __init__(self, folder):
         self._ports = {(name, port): PortReservation() for name in MEMBERS for port in ("2379", "2380")}
         self.page = Page(folder, {at: reservation.port for at, reservation in self._ports.items()})
-        self.shell = Shell(folder, guardian)
+        self.shell = Reader(folder)
         for name in ("etc", "bin", "data"):
             (folder / name).mkdir()
         (folder / "bin" / "etcd").symlink_to(binary())
@@ -190,7 +112,7 @@ class Site:
 
     def set_up(self):
         self.shell.run(self.page.block("openssl"))
-        members = [self.shell.start(self.page.block("etcd --name", name), name) for name in MEMBERS]
+        members = [self.shell.start(self.page.block("etcd --name", name)) for name in MEMBERS]
         for member in members:
             member.says("ready to serve client requests")
         look = self.page.block("endpoint health")
@@ -212,14 +134,12 @@ def site(shared_servers):
     if missing:
         pytest.skip(f"the commands need {' and '.join(missing)}")
     folder = Path(tempfile.mkdtemp(prefix="page-", dir=shared_servers.folder))
-    guardian = Guardian()
-    made = Site(folder, guardian)
+    made = Site(folder)
     try:
         made.set_up()
         yield made
     finally:
         made.close()
-        guardian.close()
 
 
 def test_every_command_of_the_guide_is_tested():
@@ -240,12 +160,12 @@ def one_node(site, change="", code=0, run_id=""):
     the environment set up by the guide."""
     (site.shell.folder / "nothing.py").write_text("")
     run_id = run_id or f"once{next(_numbers)}"
-    return site.shell.run(f"{change}\nelastic run --nnodes 1 --rdzv-id {run_id} nothing.py", code)
+    return site.shell.run(f"{change}\nelastic run --nnodes 1 --rdzv-id {run_id} nothing.py", code=code)
 
 
 def test_guide_commands_run_inspect_and_drain_a_job(site):
     command = site.page.block("elastic run")
-    agents = [site.shell.start(command, f"agent{number}") for number in range(3)]
+    agents = [site.shell.start(command) for _ in range(3)]
     for agent in agents:
         agent.says("workers started")
     assert "job7" in site.shell.run(site.page.block("elastic status"))
@@ -253,7 +173,7 @@ def test_guide_commands_run_inspect_and_drain_a_job(site):
     site.shell.run(site.page.block("elastic drain"))
     eventually(lambda: any(agent.process.poll() == 9 for agent in agents), LONG, "the end of the drained node")
     (site.shell.folder / "done").touch()
-    assert sorted(agent.code() for agent in agents) == [0, 0, 9]
+    assert sorted(agent.process.wait(LONG) for agent in agents) == [0, 0, 9]
 
 
 def test_user_cannot_run_jobs_under_another_prefix(site):
