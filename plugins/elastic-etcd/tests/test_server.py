@@ -74,6 +74,11 @@ def test_server_starts_serves_and_stops(server, eventually):
     client.close()
     pid, folder = server.pid, folder_of(server.pid)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert os.getsid(pid) != os.getsid(0)
+    listening = [c.laddr for c in psutil.Process(pid).net_connections() if c.status == psutil.CONN_LISTEN]
+    assert [(address.ip, address.port) for address in listening] == [("127.0.0.1", server.get_port())]
+    with pytest.raises(RuntimeError, match="stop it first"):
+        server.start()
     server.stop()
     assert not psutil.pid_exists(pid)
     assert not folder.exists()
@@ -81,32 +86,9 @@ def test_server_starts_serves_and_stops(server, eventually):
     assert server.pid == 0
 
 
-def test_second_start_raises(server):
-    server.start(timeout=LONG)
-    with pytest.raises(RuntimeError, match="stop it first"):
-        server.start()
-
-
 def test_server_has_no_endpoint_before_its_start(server):
     with pytest.raises(RuntimeError, match="call start"):
         server.get_endpoint()
-
-
-def test_server_listens_on_loopback_only(server):
-    server.start(timeout=LONG)
-    listening = [c.laddr for c in psutil.Process(server.pid).net_connections() if c.status == psutil.CONN_LISTEN]
-    assert [(address.ip, address.port) for address in listening] == [("127.0.0.1", server.get_port())]
-
-
-def test_concurrent_servers_get_different_ports():
-    servers = [EtcdServer() for _ in range(3)]
-    try:
-        for server in servers:
-            server.start(timeout=LONG)
-        assert len({server.get_port() for server in servers}) == 3
-    finally:
-        for server in servers:
-            server.stop()
 
 
 def test_given_data_directory_keeps_data_and_log(tmp_path):
@@ -151,12 +133,17 @@ def test_server_output_to_a_pipe_is_refused(server, stderr):
 @pytest.mark.parametrize(("killed", "reason"), [("server", "killed by SIGKILL"), ("keeper", "its keeper process was")])
 def test_loss_of_the_server_is_logged(server, eventually, capfd, killed, reason):
     server.start(timeout=LONG)
-    process = psutil.Process(server.pid)
-    (process if killed == "server" else process.parent()).kill()
+    pid, folder = server.pid, folder_of(server.pid)
+    keeper = psutil.Process(pid).parent()
+    assert keeper.ppid() == os.getpid()
+    (psutil.Process(pid) if killed == "server" else keeper).kill()
     shown = []
     eventually(lambda: shown.append(capfd.readouterr().err) or "etcd server lost" in "".join(shown), LONG)
     assert reason in "".join(shown)
     assert server.pid == 0
+    eventually(lambda: ended(pid), LONG)
+    server.stop()
+    assert not folder.exists()
 
 
 def test_stop_ends_a_paused_server(server):
@@ -167,17 +154,6 @@ def test_stop_ends_a_paused_server(server):
     server.stop()
     assert time.monotonic() - begun < LONG / 2
     assert not psutil.pid_exists(pid)
-
-
-def test_server_ends_with_its_keeper(server, eventually):
-    server.start(timeout=LONG)
-    pid, folder = server.pid, folder_of(server.pid)
-    keeper = psutil.Process(pid).parent()
-    assert keeper.ppid() == os.getpid()
-    keeper.kill()
-    eventually(lambda: ended(pid), LONG)
-    server.stop()
-    assert not folder.exists()
 
 
 OWNER = """
@@ -232,11 +208,6 @@ def _end_owner(end, eventually, keeper_too=False):
         os.killpg(owner.pid, signal.SIGKILL) if end == "fork" else owner.kill()
         owner.wait(LONG)
         owner.stdout.close()
-
-
-def test_server_has_its_own_session(server):
-    server.start(timeout=LONG)
-    assert os.getsid(server.pid) != os.getsid(0)
 
 
 # Bad input
