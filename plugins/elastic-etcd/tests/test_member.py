@@ -80,7 +80,7 @@ def together(eventually, agents, security=None):
     eventually(lambda: all(votes(agent, security) == everybody for agent in agents), LONG, "votes of all")
 
 
-@pytest.mark.parametrize("count", [1, 3, 5])
+@pytest.mark.parametrize("count", [1, 3])
 def test_agents_form_a_cluster(agents, eventually, count):
     made = agents(count)
     assert len({agent.own for agent in made}) == count
@@ -120,17 +120,6 @@ def test_member_starts_once_its_host_name_resolves(places, eventually, tmp_path,
     agent.stop()
 
 
-def test_killed_member_is_replaced(agents, eventually):
-    made = agents(3)
-    together(eventually, made)
-    first, second, _ = made
-    before = ids(second)
-    os.kill(first.pid, signal.SIGKILL)
-    where = first.own.peer_url
-    eventually(lambda: ids(second).get(where) not in (None, before[where]), LONG, "another id")
-    together(eventually, made)
-
-
 @pytest.mark.parametrize("keeper", [False, True])
 def test_data_folders_of_dead_members_are_removed(agents, eventually, tmp_path, keeper):
     """After the kill of a member or of its keeper, and from a machine that was off."""
@@ -139,20 +128,14 @@ def test_data_folders_of_dead_members_are_removed(agents, eventually, tmp_path, 
     [own] = [path for path in tmp_path.glob("elastic-etcd-*") if str(path) in command_of(some[1].pid)]
     left = own.with_name(own.name[:-8] + "earlier1")
     left.mkdir()
-    before = some[1].pid
+    before, where = some[1].pid, some[1].own.peer_url
+    replaced = ids(some[0])[where]
     os.kill(psutil.Process(before).ppid() if keeper else before, signal.SIGKILL)
     eventually(lambda: some[1].pid not in (0, before) and len(votes(some[0])) == 3, LONG)
+    assert ids(some[0])[where] != replaced
     assert not own.exists()
     assert not left.exists()
     assert len(list(tmp_path.glob("elastic-etcd-*"))) == 3
-
-
-def test_leaving_member_shrinks_the_cluster(agents, eventually):
-    made = agents(3)
-    together(eventually, made)
-    eventually(made[0].leave, LONG, "the cluster to have been together for 5 s")
-    assert not made[0].hosts
-    together(eventually, made[1:])
 
 
 def test_two_members_leave_at_the_same_time(agents, eventually, background):
@@ -162,6 +145,7 @@ def test_two_members_leave_at_the_same_time(agents, eventually, background):
     leaving = [background(lambda agent=agent: agent.leave(LONG)) for agent in made[:2]]
     assert [one.result(2 * LONG) for one in leaving] == [True, True]
     for agent in made[:2]:
+        assert not agent.hosts
         agent.stop()
     together(eventually, made[2:])
 
@@ -186,14 +170,6 @@ def test_lost_majority_is_diagnosed(agents, eventually):
         os.kill(agent.pid, signal.SIGCONT)
     together(eventually, made)
     assert first.diagnosis() == ""
-
-
-def test_clusters_of_two_jobs_stay_separate(agents, eventually):
-    made = agents(1)
-    together(eventually, made)
-    (other,) = agents(1, "another")
-    together(eventually, [other])
-    assert ids(made[0]).keys() == {made[0].own.peer_url}
 
 
 def test_members_over_tls_refuse_clients_without_certificate(agents, eventually, certificates):
