@@ -8,8 +8,7 @@ from elastic_etcd import EtcdRendezvousBackend
 from elastic_etcd.backend.keys import Keys
 from elastic_etcd.client.errors import EtcdDenied
 from elastic_etcd.client.login import Login
-from elastic_etcd.client.reflector import Reflector
-from elastic_etcd.client.values import Compare, Delete, Field, Get, Put, Transaction, end_of
+from elastic_etcd.client.values import Put, Transaction
 
 from elastic_core.errors import RendezvousError
 
@@ -39,30 +38,6 @@ def job(as_user):
     assert backend.set_state(b"state", found and found[1])[2]
     yield backend
     backend.close()
-
-
-@pytest.mark.parametrize("key", [KEYS.state, KEYS.lead, ENTRY, KEYS.base.encode() + b"more", b"/elastic/", b"/"])
-def test_user_of_another_prefix_cannot_access_job_keys(job, as_user, key):
-    mallory = as_user(MALLORY)
-    condition = [Compare(key, Field.VERSION, 0)]  # to learn whether it exists
-    attempts = [
-        lambda: mallory.read(key),
-        lambda: mallory.read(key, end_of(b"/"), keys_only=True),
-        lambda: mallory.read(b"\0", b"\0", keys_only=True),
-        lambda: mallory.transact(Transaction([], [Get(key, end_of(key), count_only=True)])),
-        lambda: mallory.transact(Transaction([], [Put(key, b"mine")])),
-        lambda: mallory.transact(Transaction([], [Delete(key, end_of(key))])),
-        lambda: mallory.transact(Transaction(condition, [Put(b"/elasticsearch/a", b"")])),
-        lambda: mallory.transact(Transaction(condition, [Get(b"/elasticsearch/a")])),
-        lambda: Reflector(mallory, key, end_of(key)).wait_for(lambda: False, LONG),
-        lambda: Reflector(mallory, key, end_of(key), revision=1).wait_for(lambda: False, LONG),
-    ]
-    for attempt in attempts:
-        with pytest.raises(EtcdDenied):
-            attempt()
-    mallory.transact(Transaction([], [Put(b"/elasticsearch/a", b"mine")]))
-    assert job.get_state()[0] == b"state"
-    assert [(item.key, item.entry) for item in job.roster()] == [("a/1", b"entry")]
 
 
 def test_node_of_another_prefix_cannot_join(job, as_user):
