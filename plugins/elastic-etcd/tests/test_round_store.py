@@ -54,17 +54,14 @@ def stores_of(handlers):
 
 @pytest.mark.torch
 class TestRoundStore(StoreContract):
-    @pytest.fixture(params=["as it is", "under a PrefixStore"])
-    def store(self, request, stores_of):
-        from torch.distributed import PrefixStore, Store
+    @pytest.fixture
+    def store(self, stores_of):
+        from torch.distributed import Store
 
-        stores = stores_of()
-        for store in stores:
-            assert isinstance(store, Store)
-            store.set_timeout(timedelta(seconds=20))
-        if request.param != "as it is":
-            stores = [PrefixStore("outer", PrefixStore("inner", store)) for store in stores]
-        store, self.other = stores
+        store, self.other = stores_of()
+        for one in (store, self.other):
+            assert isinstance(one, Store)
+            one.set_timeout(timedelta(seconds=20))
         return store
 
     def peer(self, store):
