@@ -1,9 +1,5 @@
 """The backend under stock torchrun."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 from blocks import Shell, block_of
 from elastic_etcd import EtcdRendezvousBackend
@@ -42,25 +38,6 @@ os._exit(0)
 
 
 @pytest.fixture
-def torchrun(etcd, prefix, tmp_path):
-    """Starts nodes; they are killed at the end."""
-    (tmp_path / "worker.py").write_text(WORKER)
-    started = []
-
-    def start(*flags):
-        place = ("--rdzv-backend=etcd-v3", f"--rdzv-endpoint={etcd.endpoint}", f"--rdzv-conf=prefix={prefix.decode()}")
-        command = [sys.executable, "-m", "torch.distributed.run", *place, *flags, "worker.py"]
-        environment = {**os.environ, "RES_OPTIONS": "timeout:1 attempts:1"}
-        started.append(subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate(timeout=LONG)
-
-
-@pytest.fixture
 def shell(tmp_path):
     made = Shell(tmp_path)
     yield made
@@ -80,13 +57,6 @@ def test_two_stock_torchrun_nodes_recover_and_reduce(etcd, prefix, shell, tmp_pa
     seen = [(tmp_path / f"seen-{rank}").read_text().split() for rank in (0, 1)]
     assert seen[0] == seen[1]
     assert (seen[0][0], seen[0][2]) == ("2", "3")
-
-
-def test_stock_torchrun_reports_invalid_option(torchrun):
-    node = torchrun("--nnodes=2", "--rdzv-id=job", "--rdzv-conf=lease_ttl=soon")
-    _, stderr = node.communicate(timeout=LONG)
-    assert node.returncode
-    assert "lease_ttl" in stderr
 
 
 def test_elastic_run_accepts_the_name_etcd_v3(etcd):
