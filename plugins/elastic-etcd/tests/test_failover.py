@@ -151,18 +151,6 @@ def test_writes_fail_unsent_without_quorum_and_then_resume(cluster, client_of, p
     print(f"writes again {time.monotonic() - begun:.2f} s after the quorum was started")
 
 
-def test_restarted_single_server_is_used_again(servers, client_of, prefix):
-    server = servers.single()
-    client = client_of(server.endpoint)
-    create(client, prefix + b"before")
-    server.kill()
-    with pytest.raises(EtcdUnreachable, match="nothing listens there"):
-        client_of(server.endpoint, timeout=2).read(prefix)
-    server.start()
-    server.wait_healthy()
-    assert stalled(client, prefix + b"after") < RECOVERY
-
-
 def test_client_skips_wrong_endpoints(etcd, client_of, prefix, closed_endpoint, listener):
     """Unsent requests soon go to another member, and none goes to a silent one."""
     wrong = (closed_endpoint, "no.such.host.invalid:2379", f"127.0.0.1:{listener}")
@@ -240,19 +228,6 @@ def test_retried_grant_leaves_only_one_lease(servers, client_of, background, eve
     assert 59 <= lease.ttl <= 60
     leases = server.call("/v3/lease/leases")["leases"]
     assert [int(one["ID"]) for one in leases] == [lease.id]
-
-
-def test_lease_is_renewed_on_any_member(cluster, client_of):
-    leader, follower, _ = cluster.by_role()
-    client = client_of(*from_first(cluster, follower))
-    lease = client.grant(30).id
-    assert client.renew(lease) == 30
-    leader.kill()
-    begun = time.monotonic()
-    assert client.renew(lease) == 30
-    seconds = time.monotonic() - begun
-    print(f"renewed after {seconds:.2f} s")
-    assert seconds < RECOVERY
 
 
 def test_callbacks_report_failed_members_and_close(etcd, client_of, closed_endpoint):

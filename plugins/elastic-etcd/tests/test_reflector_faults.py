@@ -10,7 +10,6 @@ import grpc
 import pytest
 from cluster import User
 from elastic_etcd.client import channel
-from elastic_etcd.client.channel import Security
 from elastic_etcd.client.errors import EtcdDenied, EtcdUnreachable
 from elastic_etcd.client.login import Login
 from elastic_etcd.client.messages import rpc
@@ -42,18 +41,6 @@ def expect_order(keys, values):
     assert revisions == sorted(set(revisions)), "arrived twice"
     arrived = list(dict.fromkeys(keys.values))
     assert arrived == [value for value in values if value in arrived]
-
-
-def test_watch_resumes_after_server_restart(servers, connect, prefix):
-    server = servers.single()
-    client = connect(server.endpoint)
-    keys = Followed(client, prefix).established()
-    put(client, prefix, b"before")
-    server.kill()
-    server.start()
-    keep_putting(client, prefix, [b"after"])
-    arrives(keys, b"after")
-    expect_order(keys, [b"before", b"after"])
 
 
 def test_changes_during_an_outage_are_seen(cluster, connect, prefix):
@@ -156,16 +143,6 @@ def test_each_wait_without_server_raises_and_uses_little_cpu(servers, connect, p
         assert time.process_time() - cpu < 0.5 * max(seconds, 1)
     server.start()
     assert keys.established().events == []
-
-
-def test_silent_socket_is_reported(listener, connect, prefix):
-    keys = Followed(connect(f"127.0.0.1:{listener}", timeout=1.5), prefix)
-    with pytest.raises(EtcdUnreachable, match="answer"):
-        keys.wait_for(lambda: False, LONG)
-
-
-def test_silent_first_endpoint_is_skipped(etcd, listener, connect, prefix):
-    Followed(connect(f"127.0.0.1:{listener},{etcd.endpoint}", timeout=10 * LONG), prefix).established()
 
 
 @pytest.fixture
@@ -314,17 +291,3 @@ def test_new_watch_logs_in_again_after_server_restart(servers, connect):
     ).succeeded
     arrives(keys, b"1")
     arrives(another, b"1")
-
-
-def test_watch_works_over_mutual_tls(servers, connect, certificates, prefix):
-    server = servers.single(certificates=certificates, client_certificates=True)
-    security = Security(certificates.ca, certificates.client_cert, certificates.client_key)
-    client = connect(server.endpoint, security=security)
-    keys = Followed(client, prefix).established()
-    put(client, prefix, b"1")
-    arrives(keys, b"1")
-
-
-def test_plain_text_to_tls_server_suggests_https(servers, connect, certificates, prefix):
-    keys = Followed(connect(servers.single(certificates=certificates).endpoint, timeout=2.0), prefix)
-    raised_with(keys, "https")
