@@ -325,33 +325,6 @@ def test_revoked_lease_deletes_all_keys_of_the_store(make, client, prefix):
         store.set("k", "2")
 
 
-def test_concurrent_adds_from_32_stores_all_count(make, etcd):
-    clients = [EtcdClient([etcd.endpoint], timeout=LONG) for _ in range(4)]
-    counters = [make(clients[number % 4]) for number in range(32)]
-    returned = []
-    threads = [
-        threading.Thread(target=lambda s=s: returned.append([s.add("n", 1) for _ in range(4)])) for s in counters
-    ]
-    begun = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LONG)
-    print(f"128 additions by 32: {time.monotonic() - begun:.2f} s")
-    for made in clients:
-        made.close()
-    assert sorted(itertools.chain(*returned)) == list(range(1, 129))
-
-
-@pytest.mark.parametrize("value", ["many", "1.5", b"\xff"])
-def test_add_to_non_number_raises_and_keeps_the_value(make, value):
-    store = make()
-    store.set("n", value)
-    with pytest.raises(ValueError, match="cannot add to key 'n'"):
-        store.add("n", 1)
-    assert store.get("n") == (value if isinstance(value, bytes) else value.encode())
-
-
 def test_add_treats_empty_value_as_zero_and_wraps_at_64_bits(make):
     store = make()
     store.set("n", "")
