@@ -36,7 +36,6 @@ from elastic_core.workers.process import (
     NO_CPUS,
     EnvironmentPolicy,
     WorkerProcess,
-    cannot_do,
     cannot_start,
     limit_files,
     make_exits_visible,
@@ -100,7 +99,6 @@ class _Round:
     killed: dict[int, str] = field(default_factory=dict)  # why each hung worker was killed
     stacks: dict[int, str] = field(default_factory=dict)  # for killed workers whose stderr does not contain a stack
     unreported: list[WorkerExit] = field(default_factory=list)  # exits that `reap` has not returned yet
-    unseen: bool = False  # whether the process table could not be read (processes may be left)
 
     @property
     def leaders(self) -> dict[int, int]:
@@ -282,11 +280,7 @@ class LocalWorkers:
         self._look_for_ends()
         if self._round is None:
             return []
-        try:
-            found = sessions.members(self._round.leaders)
-        except OSError as error:  # no descriptors are left to read /proc
-            self._round.unseen = True
-            raise cannot_do(error, "/proc", "see which of the workers' processes are running") from error
+        found = sessions.members(self._round.leaders)
         return [Leftover(s.pid, s.state, sessions.command_of(s.pid), sessions.waits_in(s.pid)) for s in found]
 
     def leftover_sentinels(self) -> Collection[int]:
@@ -323,7 +317,7 @@ class LocalWorkers:
         }
         for worker in current.workers.values():
             worker.release()
-            if self._guardian and worker.exitcode is not None and not current.unseen:
+            if self._guardian and worker.exitcode is not None:
                 self._guardian.forget(worker.pid)
 
     def failures(self) -> dict[int, ProcessFailure]:

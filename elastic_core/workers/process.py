@@ -349,11 +349,6 @@ def cannot_start(error: OSError, workers: int) -> ConfigurationError:
     if error.errno is None and "path too long" in str(error):  # multiprocessing's fork server cannot listen
         why = f"the path of the temporary folder {tempfile.gettempdir()} is too long for a Unix socket"
         return ConfigurationError(Problem("TMPDIR", f"{why}; choose a shorter one, or use the 'spawn' start method"))
-    return cannot_do(error, "--nproc-per-node", f"start {workers} workers")
-
-
-def cannot_do(error: OSError, what: str, do: str) -> ConfigurationError:
-    """Return the error to raise if an OSError prevents the action `do`. `what` is the setting or file to look at."""
     why = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
     advice = remedy(error) or "the kernel's log (`dmesg`) may show why"
-    return ConfigurationError(Problem(what, f"cannot {do}: {why}; {advice}"))
+    return ConfigurationError(Problem("--nproc-per-node", f"cannot start {workers} workers: {why}; {advice}"))
