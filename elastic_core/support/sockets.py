@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
 
 REFUSED = "connection refused"
+_RESET = "connection reset"
 _PLAIN = {
     errno.ECONNREFUSED: REFUSED,
     errno.ENETUNREACH: "no route",
@@ -28,9 +29,9 @@ _PLAIN = {
     errno.EADDRINUSE: "already in use",
     errno.EACCES: "not allowed",
     errno.ETIMEDOUT: "timed out",
-    errno.ECONNRESET: "connection reset",
+    errno.ECONNRESET: _RESET,
 }
-_ANSWERS = (0, errno.ECONNREFUSED, errno.ECONNRESET)  # results that show that the machine is up
+_ANSWERS = ("", REFUSED, _RESET)  # results of `try_connect` that show that the machine is up
 
 
 def error_text(error: OSError) -> str:
@@ -136,10 +137,7 @@ def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> se
 
     def answers(host: str, port: int) -> bool:
         try:
-            address = resolve_host(host, port)[0]
-            with socket.socket(address.family, socket.SOCK_STREAM) as sock:
-                sock.settimeout(max(0.001, until - clock.now()))
-                return sock.connect_ex(address.sockaddr) in _ANSWERS
+            return try_connect(resolve_host(host, port)[0], max(0.001, until - clock.now()))[0] in _ANSWERS
         except (OSError, OverflowError):  # OverflowError: the port is out of range
             return False
 
