@@ -166,9 +166,7 @@ def leader_of(pid: int, leaders: dict[int, int]) -> int | None:
     stat = table.stat(pid)
     if stat is None or stat.ended:
         return None
-    if pid in leaders:
-        return pid if _is(stat, leaders[pid]) else None
-    leader = table.stat(stat.session)
+    leader = stat if pid in leaders else table.stat(stat.session)
     if leader is None or leader.pid not in leaders or not _is(leader, leaders[leader.pid]):
         return None
     return leader.pid if _belongs(stat, leaders) else None
