@@ -453,17 +453,18 @@ class LocalWorkers:
     def _evidence(self, current: _Round, ended: WorkerExit, timestamp: float, obeyed: bool) -> Evidence:
         worker = current.workers[ended.local_rank]
         error_file = Path(worker.launch.environment["TORCHELASTIC_ERROR_FILE"])
+        stderr = current.output.stderr(ended.local_rank)
         return Evidence(
             exit=ended,
             ranks=worker.ranks,
-            tail=current.output.tail(ended.local_rank),
+            tail=stderr.tail(),
             error_file=str(error_file),
             error_data=read_error_file(error_file),
             timestamp=timestamp,
             stopped=obeyed,
             out_of_memory=current.oom.explanation(),
             killed_for=current.killed.get(ended.local_rank, ""),
-            stack=current.output.dump(ended.local_rank) or current.stacks.get(ended.local_rank, ""),
+            stack=stderr.dump() or current.stacks.get(ended.local_rank, ""),
         )
 
     def _value(self, launch: Launch) -> Any:

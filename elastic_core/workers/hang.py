@@ -137,10 +137,11 @@ class HangingWorker:
 
         Returns an empty string if a stack has arrived. Otherwise, returns py-spy's output or the reason why there is no
         stack."""
-        self.output.expect_dump(self.worker.ranks.local)
+        stderr = self.output.stderr(self.worker.ranks.local)
+        stderr.expect_dump()
         asked = self._processes_to_ask(pid)
         self._ask(asked)
-        if self.output.dump(self.worker.ranks.local):
+        if stderr.dump():
             return ""
         silent = asked[0] if asked else pid
         why = silence_reason(silent) if asked else _NOT_PYTHON

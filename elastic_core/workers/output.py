@@ -272,21 +272,13 @@ class RoundOutput:
             file.close()
         self._sources.clear()
 
-    def tail(self, local_rank: int) -> tuple[str, ...]:
-        """Return the last lines of the worker's stderr. The lines are complete once `finish` has returned."""
-        return self._sources[local_rank, Stream.ERR].tail()
+    def stderr(self, local_rank: int) -> Channel | OwnFile:
+        """Return the worker's stderr. Its last lines are complete once `finish` has returned."""
+        return self._sources[local_rank, Stream.ERR]
 
     def files(self, local_rank: int) -> tuple[Path, ...]:
         """Return the worker's log files, stdout before stderr."""
         return tuple(source.path for source in self._streams(local_rank) if source.path)
-
-    def expect_dump(self, local_rank: int) -> None:
-        """Ignore dumps that the worker wrote before this call. Call this before the worker is asked for its stacks."""
-        self._sources[local_rank, Stream.ERR].expect_dump()
-
-    def dump(self, local_rank: int) -> str:
-        """Return the stacks in the worker's stderr, as far as the pump has read it."""
-        return self._sources[local_rank, Stream.ERR].dump()
 
     def written(self, local_rank: int) -> int:
         """Return how many bytes the worker has written, to files or through the pump."""

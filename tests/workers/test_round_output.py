@@ -38,7 +38,7 @@ def test_single_worker_inherits_stdout(opened):
     os.write(err, b"to stderr\n")
     output.begin()
     assert finish(output)
-    assert output.tail(0) == ("to stderr",)
+    assert output.stderr(0).tail() == ("to stderr",)
 
 
 def test_tee_prefixes_console_lines_but_not_files(opened, tmp_path, capfd):
@@ -70,14 +70,14 @@ def test_redirected_worker_writes_its_file_directly(opened, tmp_path, capfd):
         b'first\nFatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n  File "x", line 1 in f\nlast\n',
     )
     assert output.written(0) > 200_000
-    assert output.tail(0) == ("first", "last")
-    assert "Thread 0x1" in output.dump(0)
-    output.expect_dump(0)
-    assert not output.dump(0)
+    assert output.stderr(0).tail() == ("first", "last")
+    assert "Thread 0x1" in output.stderr(0).dump()
+    output.stderr(0).expect_dump()
+    assert not output.stderr(0).dump()
     output.begin()
     assert finish(output)
     assert (tmp_path / "rank-0.out").stat().st_size == 200_000
-    assert output.tail(0) == ("first", "last")
+    assert output.stderr(0).tail() == ("first", "last")
     output.close()
     assert capfd.readouterr() == ("", "")
 
@@ -89,7 +89,7 @@ def test_rotated_or_removed_log_file_is_still_read(opened, tmp_path, removed):
     path = tmp_path / "rank-0.err"
     path.unlink() if removed else path.rename(tmp_path / "old")
     os.write(err, b"last lines\n")
-    assert (output.tail(0), output.written(0)) == (("last lines",), 11)
+    assert (output.stderr(0).tail(), output.written(0)) == (("last lines",), 11)
     output.begin()
     assert finish(output)
     output.close()
