@@ -1,5 +1,5 @@
-"""Splits one captured stream of a worker into lines, and passes the lines to a log file, the console and other
-sinks. Faulthandler's dumps are separated from the worker's own output."""
+"""Splits one captured stream of a worker into lines, and passes the lines to a log file, the console and other sinks.
+Faulthandler's dumps are kept separately."""
 
 from __future__ import annotations
 
@@ -80,9 +80,7 @@ def _closed(descriptor: int) -> OSError | None:
 
 class OwnFile:
     """A log file that a worker writes directly, so that neither a slow console nor a suspended agent delays the worker.
-
-    The agent can read the file for reports, even after the file is renamed or removed. Opening the file may raise
-    OSError."""
+    The agent reads the file for reports, even after it is renamed or removed. Opening the file may raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -191,8 +189,7 @@ class ConsoleSink:
 
 
 def _piece(data: memoryview) -> int:
-    """Return the number of bytes to write in one call. The number is small enough for an atomic write to a pipe, and
-    ends at a line end if possible."""
+    """Return how many bytes to write in one atomic call to a pipe, up to a line end if possible."""
     end = bytes(data[:_PIPE_BUF]).rfind(b"\n") + 1 if len(data) > _PIPE_BUF else len(data)
     return end or _PIPE_BUF
 
@@ -220,9 +217,7 @@ class DumpSink:
     """Separates faulthandler's last few dumps from the worker's own output. One thread feeds the sink, and any thread
     may read it.
 
-    A dump is interrupted by the first line that does not look like part of a dump, because another process may have
-    written that line. The dump resumes at the next line that begins a thread's stack, because only faulthandler writes
-    such lines."""
+    A line from another process interrupts a dump. The dump resumes at the next line that begins a thread's stack."""
 
     def __init__(self) -> None:
         self._inside = False
@@ -248,8 +243,7 @@ class DumpSink:
 
 
 def arranged(lines: Sequence[str]) -> str:
-    """Return a faulthandler dump with the main thread first, limited in length. Faulthandler itself writes the newest
-    thread first."""
+    """Return a faulthandler dump, which has the newest thread first, with the main thread first, limited in length."""
     blocks: list[list[str]] = []
     for line in lines:
         if _HEAD.match(line):
@@ -262,7 +256,7 @@ def arranged(lines: Sequence[str]) -> str:
 
 
 def bounded(text: str) -> str:
-    """Return the first lines of a text, up to a limit, and a last line with the number of omitted lines."""
+    """Return the first lines of a text, and a last line with the number of omitted lines, if any."""
     lines = [line[:LONGEST_LINE] for line in text.strip().splitlines()]
     kept, length = 0, 0
     while kept < min(len(lines), MOST_LINES) and length + len(lines[kept]) < MOST_CHARACTERS:
@@ -318,8 +312,7 @@ class Channel:
 
     @property
     def destination(self) -> int | None:
-        """The descriptor to which output goes: the file's, or the console's if there is no file. None if output goes to
-        neither."""
+        """The descriptor of the file or, if there is no file, of the console. None if output goes to neither."""
         file = self._file.descriptor if self._file else None
         return file if file is not None or not self._shows else self._console.descriptor
 
@@ -362,8 +355,7 @@ class Channel:
         return self._tail.lines()
 
     def expect_dump(self) -> None:
-        """Make `dump` ignore dumps that were written before this call. Any thread may call this method while the worker
-        is running."""
+        """Make `dump` ignore dumps that were written before this call. Thread-safe while the worker is running."""
         self._tail.dump = DumpSink()
 
     def dump(self) -> str:
@@ -381,8 +373,7 @@ class Channel:
             self._filtered.write(b"".join(map(_ended, chosen)))
 
     def _show_on_console(self, lines: list[bytes]) -> None:
-        """Show the lines on the console. Without a prefix, the bytes are passed on unchanged. With a prefix, every line
-        comes from only one worker."""
+        """Show the lines on the console. Without a prefix, the bytes are passed on unchanged."""
         text = b"".join(lines)
         shown, self._shown = self._shown, max(self._shown - len(text), 0)
         if not self._plan.prefix:

@@ -68,9 +68,8 @@ class Evidence:
 
     @property
     def error_at(self) -> float:
-        """When the error occurred, in whole seconds since the epoch on the worker's clock. The time is read from the
-        error file and is 0 if the file does not contain it in the format of torch's `@record`. The file's modification
-        time is not used, because a file server's clock may have set it."""
+        """When the error occurred, in whole seconds since the epoch on the worker's clock, or 0 if the error file does
+        not contain the time as torch's `@record` does. The file's modification time may be a file server's."""
         message = self.error_data.get("message")
         extra = message.get("extraInfo") if isinstance(message, dict) else None
         text = str(extra.get("timestamp")) if isinstance(extra, dict) else ""
@@ -78,14 +77,14 @@ class Evidence:
 
     @property
     def failed(self) -> bool:
-        """Whether the worker failed, as opposed to exiting on the agent's signal. A worker that hung has always failed.
-        So has a worker that wrote an error file and exited with an error code."""
+        """Whether the worker failed, as opposed to exiting on the agent's signal. A worker that hung has failed, as has
+        one that wrote an error file and exited with an error code."""
         return bool(self.killed_for) or (self.exit.exitcode != 0 and (bool(self.error_data) or not self.stopped))
 
     @property
     def shows_traceback(self) -> bool:
-        """Whether a worker that exited on the agent's signal had just printed a traceback. The worker may have been
-        about to fail, or it may have caught the error."""
+        """Whether a worker that exited on the agent's signal had just printed a traceback. It may have caught the
+        error."""
         lines = list(self.tail)
         if self.failed or self.exit.exitcode == 0 or _TRACEBACK not in lines or not _EXCEPTION.match(lines[-1]):
             return False
@@ -120,19 +119,16 @@ def curable(exitcode: int, tail: Sequence[str]) -> bool:
 
 
 def _refused(tail: Sequence[str]) -> bool:
-    """Return whether Python could not read the script or module to run.
-
-    A syntax error that occurs while the user's code is running may be temporary. The traceback of such an error
-    contains frames of the user's code."""
+    """Return whether Python could not read the script or module to run. A syntax error in a module that the user's
+    code imports, whose frames the traceback contains, may be temporary."""
     frames = [found[1] for found in map(_FRAME.match, tail) if found]
     is_python = any(map(_REJECTED.match, tail))  # other programs print SyntaxError, too
     return is_python and bool(_SYNTAX.match(tail[-1])) and all(_OF_PYTHON.fullmatch(name) for name in frames)
 
 
 def _bad_arguments(tail: Sequence[str]) -> bool:
-    """Return whether the last line is an error that follows a usage message. If the usage message is long, the tail
-    contains only the message's indented lines. An error without a usage message may come from another program, such as
-    srun."""
+    """Return whether the last line is an error that follows a usage message, of which the tail may contain only the
+    indented lines. An error without a usage message may come from another program, such as srun."""
     *before, last = tail or ("",)
     if _BAD_FLAG.match(last):
         return bool(before) and before[-1].startswith((*_USAGE, " "))
@@ -243,11 +239,7 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
 
 
 def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, ProcessFailure]:
-    """Return a round's failures by global rank, starting with the root cause.
-
-    Args:
-        evidences: the evidence about each worker, in order of exit.
-    """
+    """Return a round's failures by global rank, starting with the root cause. `evidences` are in order of exit."""
     failed = [evidence for evidence in evidences if evidence.failed]
     if not failed:
         return {}
@@ -259,8 +251,7 @@ def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, Process
 
 
 def _cause(failed: Sequence[Evidence]) -> Evidence:
-    """Return the failure of the worker that exited first. If another worker had already written its error file by then,
-    return that worker's failure instead."""
+    """Return the failure of the worker that exited first, unless another one had written its error file by then."""
     first = failed[0]
     if first.killed_for:  # it hung before the other workers gave up
         return first
@@ -273,8 +264,7 @@ def _cause(failed: Sequence[Evidence]) -> Evidence:
 
 def in_causal_order(exits: Sequence[WorkerExit]) -> list[WorkerExit]:
     """Return exits that were noticed at the same time, in their presumed order. Workers killed by signals come first,
-    because a worker that exited with an error may have reacted to another worker's death. Within each group, exits are
-    ordered by rank."""
+    because a worker that exited with an error may have reacted to another worker's death."""
     return sorted(exits, key=lambda ended: (ended.exitcode >= 0, ended.local_rank))
 
 
@@ -290,8 +280,7 @@ class OomWatch:
         self._before = {path: oom_kills(path) for path in counters}
 
     def explanation(self) -> str:
-        """Return a clause that names the scope of an out-of-memory kill in this round. The clause is empty if there was
-        no kill."""
+        """Return a clause that names the scope of an out-of-memory kill in this round, or an empty string."""
         for path, before in self._before.items():
             if oom_kills(path) > before:
                 return f"the kernel counted such a kill {self._scopes[path]}"
@@ -299,8 +288,7 @@ class OomWatch:
 
 
 def oom_kills(path: Path) -> int:
-    """Return the number of out-of-memory kills in a file of `name value` lines. Returns 0 if the file or the number is
-    missing."""
+    """Return the number of out-of-memory kills in a file of `name value` lines, or 0 if there is none."""
     with contextlib.suppress(OSError):
         for name, _, value in (line.partition(" ") for line in path.read_text().splitlines()):
             if name == "oom_kill" and value.strip().isdigit():

@@ -89,8 +89,8 @@ class FunctionStarter:
 
 
 def _start_fork_server() -> None:
-    """Start multiprocessing's fork server, unless it runs, so that signals to the agent's process group do not end it.
-    Otherwise, it would report that all workers have failed."""
+    """Start multiprocessing's fork server, unless it runs, so that signals to the agent's process group do not end it
+    and thereby seem to end all workers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         resource_tracker.ensure_running()
@@ -122,8 +122,8 @@ def _not_pickled(error: Exception) -> ConfigurationError:
 
 
 def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch: Launch) -> tuple[bytes, list[int]]:
-    """Return a pickled `multiprocessing` process for the function, in the format that a spawned child reads. Also
-    returns the descriptors to which the pickle refers by index (see `multiprocessing.forkserver`).
+    """Return a pickled `multiprocessing` process for the function, as a spawned child reads it, and the descriptors to
+    which the pickle refers by index (see `multiprocessing.forkserver`).
 
     Before the child unpickles the process, it must have the worker's streams and environment variables."""
     spawn = multiprocessing.get_context("spawn")
@@ -159,8 +159,7 @@ class _Shared:
 
 
 class _Parcel:
-    """A value for the child, which unpickles it only in `opened`. By then, the child has the worker's environment and
-    streams, so modules imported during unpickling use them.
+    """A value for the child, which unpickles it only in `opened`, when it has the worker's environment and streams.
 
     If `aside` is True, the pickled value is passed in a memory file instead of multiprocessing's pipe. A spawned child
     reads this pipe only after it has imported its main module. If the child died before that, a full pipe would block
@@ -235,10 +234,7 @@ def _run(
     cpus: Cpus,
     method: str,
 ) -> None:
-    """Set up the worker's environment in the child process, and make the call.
-
-    The child first creates its own session, so that the agent can find and end all processes that the child starts. The
-    child only keeps `mark` open (see `Launch`)."""
+    """Set up the worker's environment in the child process, which only keeps `mark` open, and make the call."""
     os.setsid()
     _forget_handlers()
     if method == "forkserver":
@@ -269,7 +265,7 @@ def _finish_and_leave(call: _Parcel | _Received, result: str, own: Iterable[int]
 
 def _leave() -> NoReturn:
     """Exit without finalizing the interpreter, as multiprocessing does in forked children. During finalization, a gloo
-    thread that releases its last tensor could abort a process whose function has already returned."""
+    thread that releases its last tensor could abort the process."""
     threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does
     atexit._run_exitfuncs()
     files = [thing for thing in gc.get_objects() if io.IOBase in type(thing).__mro__]  # finalization would close them
@@ -309,9 +305,8 @@ def _forget_handlers() -> None:
 
 
 def _attach(name: str, fd: int) -> None:
-    """Make `sys.stdout` or `sys.stderr` write to the worker's stream. In a forked child, the object may still be the
-    agent's, such as a notebook's stream. Each line is flushed, so that complete lines are not lost when a worker is
-    killed."""
+    """Make `sys.stdout` or `sys.stderr` write to the worker's stream, line by line. In a forked child, the object may
+    still be the agent's, such as a notebook's stream."""
     stream = getattr(sys, name)
     with contextlib.suppress(ValueError):  # the agent's stream was closed or detached
         if isinstance(stream, io.TextIOWrapper) and stream.fileno() == fd:
@@ -333,8 +328,7 @@ def _store(value: Any, result: str) -> None:
 
 
 def run_script(path: str, *args: str) -> None:
-    """Run a script for `--run-path`, inside the child's interpreter (with `runpy`). The script can import the modules
-    in its folder."""
+    """Run a script for `--run-path` in the child's interpreter. The script can import the modules in its folder."""
     import runpy
 
     sys.argv = [path, *args]

@@ -80,8 +80,7 @@ class _Round:
     """The running round.
 
     Attributes:
-        exits: the exits so far, in the order in which they probably happened. A worker killed for hanging is added
-            before it has exited.
+        exits: the exits so far, in their presumed order. A worker killed for hanging is added before it has exited.
         signals: the signals that the agent has sent.
         asked: the requests to end, each with the signal, the worker's process id, and whether the worker was running.
             Only a running worker receives the signal itself.
@@ -170,8 +169,7 @@ class LocalWorkers:
                 self._start_one(current, ranks, variables)
             output.begin()
         except BaseException as error:
-            # `begin` comes first, because it frees file descriptors, which are needed to read the process table. It
-            # raises OSError if it was called before or no thread can be started. `finish` handles both cases.
+            # `begin` frees file descriptors. It raises OSError if it was called before or no thread can be started.
             with contextlib.suppress(OSError):
                 output.begin()
             self._end_all(current)
@@ -182,8 +180,7 @@ class LocalWorkers:
         return {local: worker.pid for local, worker in current.workers.items()}
 
     def log_files(self, local_rank: int) -> tuple[Path, ...]:
-        """Return the files that contain a worker's output in this round, stdout before stderr. The result is empty if
-        the output goes only to the console."""
+        """Return the files that contain a worker's output in this round, if any, stdout before stderr."""
         return self._round.output.files(local_rank) if self._round else ()
 
     def template_pid(self) -> int | None:
@@ -355,8 +352,7 @@ class LocalWorkers:
         return [worker for worker in workers if worker.exitcode is None]
 
     def _obeyed(self, ended: WorkerExit) -> bool:
-        """Return whether the worker exited because the agent asked it to. Returns false for a worker that was killed
-        for hanging."""
+        """Return whether the worker exited because the agent asked it to, and not because it hung."""
         if self._round is None or not self._round.signals or ended.local_rank in self._round.killed:
             return False
         return ended.exitcode == 0 or bool(self._round.signals & {-ended.exitcode, ended.exitcode - 128})

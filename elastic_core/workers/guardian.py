@@ -77,11 +77,7 @@ class Guardian:
     @contextlib.contextmanager
     def expecting(self) -> Iterator[int]:
         """Yield a descriptor to pass to the worker that is started inside this context. If the agent dies before it
-        calls `watch`, the guardian uses the descriptor to find the worker.
-
-        Raises:
-            OSError: no descriptors are left.
-        """
+        calls `watch`, the guardian finds the worker by it. Raises OSError if no descriptors are left."""
         reader, mark = os.pipe()
         os.close(reader)
         try:
@@ -92,8 +88,7 @@ class Guardian:
             os.close(mark)
 
     def watch(self, pid: int, start: int) -> None:
-        """Notify the guardian that the expected worker has started. If the agent dies, the guardian kills the worker's
-        session."""
+        """Notify the guardian that the expected worker has started, so that the guardian kills its session."""
         self._expected = ""
         self._watched[pid] = start
         self._order(f"watch {pid} {start}")
@@ -111,10 +106,8 @@ class Guardian:
             self._order(f"scratch {path}")
 
     def close(self, timeout: Duration = 15.0) -> None:
-        """Wait until the guardian has killed the sessions that it still watches and has ended. Idempotent.
-
-        After `timeout` seconds, the guardian is killed, which may leave processes and folders behind. The default
-        allows for a machine that stalls for a while."""
+        """Wait until the guardian has killed the sessions that it still watches and has ended. Idempotent. After
+        `timeout` seconds, the guardian is killed, which may leave processes and folders behind."""
         self._closed = True
         self._process.close(timeout)
 

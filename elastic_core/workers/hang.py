@@ -2,11 +2,8 @@
 worker is hung.
 
 The agent turns on Python's faulthandler in the workers that it watches. On SIGABRT, faulthandler writes the stacks of
-all threads to stderr, and the process dies. Faulthandler does not need the interpreter's lock, so it works even in C
-code that never releases the lock.
-
-SIGABRT is sent only to a process that catches it, according to /proc. If a process does not catch SIGABRT or handles it
-differently, the agent runs py-spy, provided that py-spy is installed."""
+all threads to stderr, even in C code that never releases the interpreter's lock, and the process dies. If a process
+does not catch SIGABRT or handles it differently, the agent runs py-spy, provided that py-spy is installed."""
 
 from __future__ import annotations
 
@@ -133,10 +130,8 @@ class HangingWorker:
     clock: Clock
 
     def stacks(self, pid: int) -> str:
-        """Make the worker, and the process `pid` in its session, write their stacks and die.
-
-        Returns an empty string if a stack has arrived. Otherwise, returns py-spy's output or the reason why there is no
-        stack."""
+        """Make the worker, and the process `pid` in its session, write their stacks and die. Returns an empty string if
+        a stack has arrived. Otherwise, returns py-spy's output or the reason why there is no stack."""
         stderr = self.output.stderr(self.worker.ranks.local)
         stderr.expect_dump()
         asked = self._processes_to_ask(pid)
@@ -163,8 +158,8 @@ class HangingWorker:
             wait_readable(self.worker.sentinel, END)
 
     def _processes_to_ask(self, pid: int) -> list[int]:
-        """Return the processes to ask for their stacks: the hung process and the worker. If the worker is a program
-        that started Python, such as a shell, return the processes that it started instead of the worker."""
+        """Return the hung process and the worker. If the worker is a program that started Python, such as a shell,
+        return the processes that it started instead of the worker."""
         leader = self.worker.pid
         first = [pid] if pid != leader and _catches_abort(pid) else []
         if _catches_abort(leader):
@@ -195,8 +190,7 @@ def _runs(pid: int) -> bool:
 
 
 def _wait_for_end(pid: int, patience: Duration) -> None:
-    """Wait for a process that is not a child of this one to end. Returns immediately on platforms that cannot report
-    the end."""
+    """Wait for a process that is not a child of this one to end. Without pidfds, return immediately."""
     try:
         fd = os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -212,8 +206,7 @@ def _catches_abort(pid: int) -> bool:
 
 
 def abort(pid: int) -> None:
-    """Make the process die of SIGABRT without a core dump, even if the process is suspended. A core dump can be as
-    large as the machine's memory, and would delay the end of the process."""
+    """Make the process die of SIGABRT, even if it is suspended, without a core dump, which would take time."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # it has ended, is not ours, or there is no prlimit
         _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
         # Unlike a limit of 0, a limit of one byte also applies to core dumps that are piped to a program.

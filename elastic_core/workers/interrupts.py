@@ -1,10 +1,8 @@
-"""Delays exceptions from signal handlers while a process is being started, so that the program always learns the
-process id.
+"""Delays exceptions from signal handlers, such as KeyboardInterrupt, while a process is being started.
 
-Python runs signal handlers in the main thread, between any two bytecode steps. A handler may raise an exception there,
-such as KeyboardInterrupt on Ctrl-C. An exception between the fork and the line that records the process id would leave
-a process that the program cannot end. During that time, a gate therefore replaces the handlers and only records
-signals. `elastic run` does not need the gate, because its handlers raise nothing.
+Python runs signal handlers in the main thread, between any two bytecode steps. An exception between the fork and the
+line that records the process id would leave a process that the program cannot end. During that time, a gate replaces
+the handlers and only records signals. `elastic run` does not need the gate, because its handlers raise nothing.
 
 Two other solutions have gaps. If the main thread blocks a signal, another thread receives the signal, and Python still
 runs the handler in the main thread. If a separate thread forks the worker, that thread becomes the worker's parent. A
@@ -31,13 +29,11 @@ _HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SI
 def interrupts_held() -> Iterator[None]:
     """Delay Python's handlers for SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGALRM until the end of the block.
 
-    These signals ask a program to end or to stop its current work. Delaying other signals would have side effects. It
-    would remove a handler that C code has installed over Python's (`faulthandler.register`), and reset the flag set
-    with `signal.siginterrupt`.
+    Delaying more signals would remove handlers that C code has installed over Python's (`faulthandler.register`), and
+    reset flags set with `signal.siginterrupt`.
 
-    Hold interrupts only briefly, because the program does not react to Ctrl-C in the meantime. In threads other than
-    the main thread, this function does nothing, because Python runs no handlers there. A child forked by such a thread
-    keeps the program's handlers."""
+    Hold interrupts only briefly, because the program does not react to Ctrl-C in the meantime. In other threads than
+    the main thread, this function does nothing, because Python runs no handlers there."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -80,12 +76,10 @@ class _Gate:
     signals on to the program's handlers, so a gate that an exception has left installed does no harm.
 
     No signal is lost, whenever it arrives:
-    - The gate is closed before it replaces the first handler. A handler that has not been replaced yet may raise an
-      exception, but no process has been started by then. A handler may also install another handler, so the gate keeps
-      the handlers that `signal.signal` returns.
-    - The gate handles the recorded signals and passes new ones on before it restores the handlers. The order matters
-      because a handler may be waiting for another handler's exception, such as that of a time limit. Handlers that one
-      of the handlers has replaced are not restored.
+    - The gate is closed before it replaces the first handler. It keeps the handlers that `signal.signal` returns,
+      because a handler that runs in between may install another one.
+    - The gate handles the recorded signals before it restores the handlers, because a handler may be waiting for
+      another handler's exception, such as that of a time limit. Handlers that have been replaced are not restored.
     - If an exception interrupts the opening, the exception propagates, and the gate is opened again."""
 
     def __init__(self) -> None:

@@ -57,8 +57,7 @@ class Machine:
     device_nodes: tuple[int, ...] = ()
 
     def node_of(self, local_rank: int, workers: int) -> int | None:
-        """Return the NUMA node of the worker's accelerator. On a machine without accelerators, workers are spread over
-        the nodes."""
+        """Return the NUMA node of the worker's accelerator. Without accelerators, workers are spread over the nodes."""
         if local_rank < len(self.device_nodes):
             return self.device_nodes[local_rank]
         nodes = sorted({cpu.node for cpu in self.cpus})
@@ -82,8 +81,7 @@ class Machine:
 
 
 def _share(own: list[Cpu], place: int, sharers: int) -> Cpus:
-    """Return one worker's share of the processors. Physical cores are divided as evenly as possible, and no two workers
-    share a core."""
+    """Return one worker's share of the processors. No two workers share a physical core."""
     cores = sorted({cpu.core for cpu in own})
     mine = set(cores[place * len(cores) // sharers : (place + 1) * len(cores) // sharers])
     return frozenset(cpu.number for cpu in own if cpu.core in mine)
@@ -149,8 +147,7 @@ def _read_cpu(number: int, sys_root: Path) -> Cpu | None:
 
 
 def _read_device_nodes(sys_root: Path, proc_root: Path) -> tuple[int, ...]:
-    """Return the NUMA nodes of NVIDIA devices, in the order of their bus addresses. The driver uses the same order, as
-    does CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    """Return the NUMA nodes of NVIDIA devices, in the order of their bus addresses, as the driver numbers them."""
     addresses = sorted(folder.name.lower() for folder in proc_root.glob("driver/nvidia/gpus/*"))
     nodes = (_read_int(sys_root / "bus/pci/devices" / address / "numa_node") for address in addresses)
     return tuple(max(node or 0, 0) for node in nodes)  # a machine with one node reports -1

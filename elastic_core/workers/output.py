@@ -36,11 +36,8 @@ _LAST_MOMENT: Duration = 1.0  # seconds for which `finish` waits for a pump that
 
 
 class OutputPump:
-    """A thread that moves output from pipes to channels. When a pipe's output ends, the thread closes the pipe and its
-    channel.
-
-    Call `start` first, and `end` when all writers have ended. Call `finish` when `done` is readable or too much time
-    has passed.
+    """A thread that moves output from pipes to channels, and closes both when the output ends. Call `start` first,
+    `end` when all writers have ended, and `finish` when `done` is readable or too much time has passed.
 
     Args:
         channels: maps the read end of each pipe to its channel.
@@ -70,8 +67,8 @@ class OutputPump:
         start_thread(self._thread)
 
     def catch_up(self, patience: Duration) -> bool:
-        """Wait until everything that is in the pipes now has been moved, for at most `patience` seconds. Returns
-        whether it has been moved."""
+        """Wait until all that is in the pipes now has been moved, for at most `patience` seconds. Returns whether it
+        has been moved."""
         if self._ending or not self._thread.is_alive():
             return True
         caught_up = threading.Event()
@@ -131,8 +128,7 @@ class OutputPump:
         return self._wake_reader not in fds or self._woken()
 
     def _woken(self) -> bool:
-        """Handle a request from `catch_up`. Returns false if the wake pipe is closed, which means that the pump must
-        end."""
+        """Handle a request from `catch_up`. Returns false if the wake pipe is closed, so the pump must end."""
         if not os.read(self._wake_reader, _CHUNK):
             return False
         for fd in list(self._channels):
@@ -174,8 +170,7 @@ class OutputPump:
                 get_logger().warning("output lost", reason=reason)
 
     def _take_what_is_there(self, fd: int) -> bool:
-        """Move the output that is in the pipe now, even if writers keep adding more. Returns false at the end of the
-        stream."""
+        """Move the output that is in the pipe now, but not all that is added. Returns false at the stream's end."""
         left = _LARGEST_PIPE
         while left > 0 and wait_readable(fd, 0):
             moved = self._read(fd)
@@ -202,10 +197,8 @@ class OutputPump:
 
 
 class RoundOutput:
-    """The output of one round.
-
-    Create the object before the workers start, and give each worker the descriptors from `stdio`. Call `begin` when all
-    workers have started, and `finish` at the end.
+    """The output of one round. Create it before the workers start, and give each worker the descriptors from `stdio`.
+    Call `begin` when all workers have started, and `finish` at the end.
 
     Raises:
         ConfigurationError: a log file cannot be opened, or a limit on open files is reached.
@@ -237,19 +230,17 @@ class RoundOutput:
         drop_in_forks(self)
 
     def stdio(self, local_rank: int) -> tuple[int | None, int | None]:
-        """Return the descriptors for the worker's stdout and stderr. None means that the worker inherits the agent's
-        stream."""
+        """Return the descriptors for the worker's stdout and stderr; None if it inherits the agent's stream."""
         return self._ends.get((local_rank, Stream.OUT)), self._ends.get((local_rank, Stream.ERR))
 
     def begin(self) -> None:
-        """Close the agent's write ends, and start the pump. All workers must have started, so that they have their own
-        copies. Each stream ends when its last writer ends."""
+        """Close the agent's write ends, of which the workers have copies, and start the pump. Each stream ends when its
+        last writer ends."""
         self._close_write_ends()
         self.pump.start()
 
     def drain(self) -> int:
-        """Read the rest of the output after all workers have ended. Returns a descriptor that becomes readable once
-        everything has been delivered."""
+        """Read the rest of the output after all workers have ended. Returns `OutputPump.done`."""
         self.pump.end()
         return self.pump.done
 
@@ -285,11 +276,10 @@ class RoundOutput:
         return sum(source.written for source in self._streams(local_rank))
 
     def drop(self) -> None:
-        """Close this round's descriptors in a forked child, so that they do not outlive the other workers or the agent.
-        A worker has its own copies by then.
+        """Close this round's descriptors in a forked child. A worker has its own copies by then.
 
-        Only descriptors that still refer to the round's pipes are closed. The pump runs while other threads fork, so a
-        descriptor may have been closed, and its number reused for another file."""
+        The pump runs while other threads fork, so the number of a closed descriptor may already refer to another file,
+        which must stay open."""
         for fd in self._owned():
             with contextlib.suppress(OSError):
                 if _identity(fd) in self._pipes:
@@ -341,14 +331,13 @@ def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
 
 
 def _identity(fd: int) -> tuple[int, int]:
-    """Return the kernel's identifier of a pipe or file. Both ends of a pipe have the same identifier."""
+    """Return the kernel's identifier of a file, or of both ends of a pipe."""
     status = os.fstat(fd)
     return status.st_dev, status.st_ino
 
 
 def unwritable(error: OSError, log_dir: bool) -> ConfigurationError:
-    """Return the error for a file or folder that cannot be created. `log_dir` is true if the user chose the folder, and
-    false for a temporary folder."""
+    """Return the error for a file or folder that cannot be created, in the user's log folder or a temporary one."""
     return ConfigurationError(
         Problem(
             "--log-dir" if log_dir else "TMPDIR",
@@ -359,12 +348,8 @@ def unwritable(error: OSError, log_dir: bool) -> ConfigurationError:
 
 
 def make_folder(folder: Path, latest: Path | None) -> None:
-    """Create the round's folder. Unless `latest` is None, make the link `latest` in the log folder point to it.
-    `latest` is None for a temporary folder.
-
-    Raises:
-        ConfigurationError: the folder cannot be created.
-    """
+    """Create the round's folder. In a log folder, make the link `latest` point to it. Raises ConfigurationError if the
+    folder cannot be created."""
     try:
         if latest is None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -377,8 +362,8 @@ def make_folder(folder: Path, latest: Path | None) -> None:
 
 
 def _point(link: Path, folder: Path) -> None:
-    """Replace the link in one step, so that it always points to a folder. The job runs without the link if the file
-    system does not support links, or if a folder with the link's name already exists."""
+    """Replace the link in one step. The job runs without the link if the file system does not support links, or if a
+    folder with the link's name already exists."""
     fresh = link.with_name(f".{link.name}.{secrets.token_hex(8)}")  # other nodes may share the folder
     try:
         fresh.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)

@@ -117,8 +117,8 @@ def substitute_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[s
 
 
 def bind(cpus: Cpus | set[int]) -> None:
-    """Restrict this thread, and all threads and processes that it starts, to these processors. An empty set changes
-    nothing. Errors are ignored, because the system may remove processors at any time."""
+    """Restrict this thread, and what it starts, to these processors. An empty set changes nothing. Errors are ignored,
+    because the system may remove processors at any time."""
     if cpus:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, cpus)
@@ -231,11 +231,7 @@ def reap_child(pid: int) -> int | None:
 
 def make_exits_visible() -> None:
     """Undo an inherited SIG_IGN for SIGCHLD, which makes the kernel discard exit codes, so that every failure would
-    look like a success. Workers inherit the change.
-
-    Raises:
-        ConfigurationError: the setting must be undone, but this is not the main thread.
-    """
+    look like a success. Raises ConfigurationError if that is necessary, but this is not the main thread."""
     if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
         return
     try:
@@ -251,11 +247,8 @@ def make_exits_visible() -> None:
 
 
 def open_sentinel(pid: int) -> int:
-    """Return a sentinel for a child. The caller must close it.
-
-    Raises:
-        OSError: no file descriptors or threads are left.
-    """
+    """Return a sentinel for a child, to be closed by the caller. Raises OSError if no descriptors or threads are
+    left."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):  # no pidfds (before Linux 5.3), or other code has already reaped the child
@@ -291,8 +284,7 @@ def start_thread(thread: threading.Thread) -> None:
 
 
 def wait_readable(fd: int, timeout: Duration) -> bool:
-    """Wait until the descriptor is readable, for at most `timeout` seconds. Returns whether the descriptor is
-    readable."""
+    """Wait until the descriptor is readable, for at most `timeout` seconds. Returns whether it is."""
     waiter = select.poll()
     waiter.register(fd, select.POLLIN)
     return bool(waiter.poll(timeout * 1000))
@@ -300,8 +292,8 @@ def wait_readable(fd: int, timeout: Duration) -> bool:
 
 @contextlib.contextmanager
 def more_files() -> Iterator[FileLimit]:
-    """Raise this process's limit on open files inside the context, as far as the hard limit allows, because each worker
-    needs some files. Yields the previous limit, which workers get."""
+    """Raise this process's limit on open files inside the context, because each worker needs some. Yields the previous
+    limit, which workers get."""
     with _raising:
         before = soft, hard = _before[0] if _before else resource.getrlimit(resource.RLIMIT_NOFILE)
         _before.append(before)

@@ -2,18 +2,15 @@
 when the agent dies.
 
 Every worker leads its own session. A process belongs to a worker if it is in the worker's session and did not start
-before the worker, whatever its parent is now. Processes are never found by name.
-
-Some processes are never signaled. A process that created its own session (a daemon) has detached on purpose. An
-unrelated process may have received the process id of an ended worker. A worker that runs a function starts an
-interpreter before it creates its session. Until then, only its process id and start time identify it.
+before the worker, whatever its parent is now. A process that created its own session (a daemon) has detached on
+purpose. An unrelated process may have received the process id of an ended worker. A worker that runs a function starts
+an interpreter before it creates its session. Until then, only its process id and start time identify it.
 
 Processes are read from /proc. If /proc is missing or belongs to another PID namespace, only the leaders and the process
-groups that they created can be found. psutil would not help. It reads the same files, the guardian runs without
-installed packages, and psutil's start times change when the clock is set.
+groups that they created can be found. psutil is not used, because the guardian runs without installed packages, and
+psutil's start times change when the clock is set.
 
-`HelperProcess` runs this file as the guardian. The guardian needs only the standard library, so it starts within
-milliseconds. The guardian leads its own session, so signals to the agent's session do not reach it."""
+`HelperProcess` runs this file as the guardian, in a session that signals to the agent's session do not reach."""
 
 from __future__ import annotations
 
@@ -59,9 +56,8 @@ class ProcessStat(NamedTuple):
 class ProcTable:
     """The kernel's process table, read from /proc.
 
-    The object keeps a spare descriptor open, and closes it to read the table when no other descriptors are left.
-    Without a spare descriptor, the agent could not see or kill the running workers. If another thread has taken the
-    spare descriptor, only the processes whose ids are known are found, see `ProcessIds`."""
+    The object keeps a spare descriptor open, and closes it to read the table when no other descriptors are left. If
+    another thread has taken the spare descriptor, only processes whose ids are known are found, see `ProcessIds`."""
 
     def __init__(self) -> None:
         self._spare: list[int] = []  # the thread that pops the descriptor closes it, so it is closed only once
@@ -110,15 +106,12 @@ def _content(path: str, most: int = -1) -> bytes:
 
 class ProcessIds:
     """A substitute for /proc that looks up a process or, if the process has ended, the process group that it
-    created."""
+    created. Processes can be looked up only by their ids."""
 
     def pids(self) -> Iterable[int]:
-        """Return nothing, because processes can be looked up only by their ids."""
         return ()
 
     def stat(self, pid: int) -> ProcessStat | None:
-        """Return the line for a process or, if the process has ended, for the process group that it left behind.
-        Returns None if there is neither."""
         group = pid
         try:
             os.kill(pid, 0)
@@ -181,8 +174,7 @@ def _belongs(stat: ProcessStat, leaders: dict[int, int]) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """Return the beginning of the process's command line, for messages. The result is empty if the process has
-    ended."""
+    """Return the beginning of the process's command line. The result is empty if the process has ended."""
     return _shown(pid, "cmdline").replace("\0", " ").strip()
 
 
@@ -285,8 +277,7 @@ def end(leaders: dict[int, int]) -> None:
 
 
 def link_of(fd: int) -> str:
-    """Return the link that /proc shows for this pipe descriptor, and for every copy of the descriptor in other
-    processes."""
+    """Return the link that /proc shows for this pipe descriptor and for its copies in other processes."""
     return f"pipe:[{os.fstat(fd).st_ino}]"
 
 
@@ -317,15 +308,11 @@ def _end_holders(link: str) -> None:
 
 
 def guard(orders: IO[str], held: Iterable[int] = ()) -> None:
-    """Obey `orders`, one per line, until the input ends. Then kill the watched workers and the expected worker, and
-    remove the scratch folders.
+    """Obey `orders`, one per line, until the agent closes the pipe or dies. Then kill the watched workers and the
+    expected worker, and remove the scratch folders.
 
-    The orders are `expect LINK` (a worker is about to start and will hold this link), `watch PID START` (that worker
-    has started), `forget PID`, and `scratch PATH` (a folder to remove).
-
-    The input ends when the agent closes the pipe or dies for any reason. A worker that is being started holds no copy
-    of the pipe, so it cannot keep the input open. It does hold the descriptor behind the expected link, by which it is
-    found.
+    The orders are `expect LINK` (a worker is about to start and will hold a descriptor with this link), `watch PID
+    START` (that worker has started), `forget PID`, and `scratch PATH` (a folder to remove).
 
     The descriptors in `held` are closed when no workers are left. Other nodes then see that the agent has ended."""
     leaders: dict[int, int] = {}

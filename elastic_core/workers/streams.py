@@ -1,9 +1,9 @@
-"""Plans where each worker's output streams go. The plan is made before the round starts and has no side effects.
+"""Plans where each worker's output streams go.
 
 If a stream goes only to a file, the worker writes that file directly. Otherwise, stderr passes through the agent, so
-that failure reports can show its last lines. Stdout passes through the agent in two cases: if there are several
-workers, whose lines must stay whole, or if the user wants prefixes, filters or hang detection. In all other cases, the
-worker writes directly to the agent's own stdout, which may be a terminal.
+that failure reports can show its last lines. Stdout passes through the agent if there are several workers, whose lines
+must stay whole, or if the user wants prefixes, filters or hang detection. In all other cases, the worker writes
+directly to the agent's own stdout, which may be a terminal.
 
 On a terminal, the lines of several workers begin with the rank. In a file or a pipe, the lines are unchanged unless
 `--tee` adds a prefix."""
@@ -44,10 +44,9 @@ StreamChoice = Callable[[int], int]
 
 @dataclass(frozen=True)
 class Placement:
-    """The paths of one round's files, as chosen by a `logs_specs` object, by local rank and stream.
-
-    A stream without a file goes to the console. A stream in `teed` goes to both its file and the console. `filtered`
-    contains the files, if any, for the filtered lines of all workers."""
+    """The paths of one round's files, as chosen by a `logs_specs` object, by local rank and stream. A stream without a
+    file goes to the console. A stream in `teed` goes to both. `filtered` contains the files for the filtered lines of
+    all workers."""
 
     files: Mapping[tuple[int, Stream], str] = field(default_factory=dict)
     teed: frozenset[tuple[int, Stream]] = frozenset()
@@ -91,8 +90,7 @@ class OutputPolicy:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """The plan for one stream of one worker. If the stream is not `captured`, the worker inherits the agent's
-    stream."""
+    """The plan for one worker's stream. If it is not `captured`, the worker inherits the agent's stream."""
 
     captured: bool
     console: bool = True
@@ -117,12 +115,8 @@ def plan_stream(
     folder: Path,
     placement: Placement | None = None,
 ) -> StreamPlan:
-    """Return the plan for one stream of the worker with these ranks.
-
-    Args:
-        folder: the round's log folder.
-        placement: if given, overrides the files that the policy would choose.
-    """
+    """Return the plan for one stream of the worker with these ranks. `folder` is the round's log folder. `placement`
+    overrides the files that the policy would choose."""
     if placement is not None:
         tee = (ranks.local, stream) in placement.teed
         file = Path(placement.files[ranks.local, stream]) if (ranks.local, stream) in placement.files else None
