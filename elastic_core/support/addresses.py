@@ -69,8 +69,8 @@ def means_this_machine(host: str) -> bool:
 
 
 def is_remote(endpoint: str) -> bool:
-    """Return whether the endpoint names any host other than a loopback address. `localhost` is considered remote,
-    because the store's host may be known by that name. A path is not remote."""
+    """Return whether the endpoint names any host other than a loopback address. A name such as `localhost` is
+    considered remote. A path is not."""
     if "/" in endpoint and "://" not in endpoint:
         return False
     try:
@@ -123,12 +123,8 @@ def _is_host(host: str) -> bool:
 
 
 def own_address_towards(host: str, port: int) -> str | None:
-    """Return this machine's source address for packets to `host`. Machines near `host` can reach this machine at that
-    address. No packets are sent, except to resolve a name.
-
-    Returns:
-        The numeric address, or None if the name is unknown or there is no route.
-    """
+    """Return this machine's numeric source address for packets to `host`, or None if the name is unknown or there is no
+    route. No packets are sent, except to resolve a name."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as sock:
@@ -139,8 +135,8 @@ def own_address_towards(host: str, port: int) -> str | None:
 
 
 def address_towards(places: Iterable[tuple[str, int]] = ()) -> str | None:
-    """Return this machine's address on the route to the first of `places` that may be on another machine. If there is
-    no such place, return the address on the default route. Returns None if there is no route."""
+    """Return this machine's address on the route to the first of `places` that may be on another machine or, if there
+    is none, on the default route. Returns None if there is no route."""
     for host, port in (*places, _NOWHERE):
         own = own_address_towards(host, port)
         if own and not (is_loopback(own) and means_this_machine(host)):
@@ -156,9 +152,6 @@ def reached_at(places: Iterable[tuple[str, int]] = ()) -> str:
 
 
 def seen_from_outside(own: str, host: str) -> str:
-    """Return the address at which other machines reach this end of a connection to `host`. `own` is the connection's
-    local address.
-
-    On the machine named `host`, the name often resolves to 127.0.1.1, so `own` is a loopback address. In that case, the
-    result is `host` itself."""
+    """Return the address at which other machines reach this end of a connection to `host`. This is `own`, the
+    connection's local address, or `host` itself on the machine with that name, which often resolves to 127.0.1.1."""
     return host if is_loopback(own) and not means_this_machine(host) else own

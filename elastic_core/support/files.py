@@ -1,12 +1,9 @@
 """Safe file access in folders where other users of this machine can write. Except for `mapped` and `PageFile`, this
 module never follows another user's link, waits for a pipe, or uses a file that another user has put into such a folder.
+The kernel provides this protection (`fs.protected_symlinks`) only in sticky folders, and not on every machine.
 
-The kernel provides some of this protection (`fs.protected_symlinks`, `_regular`, `_fifos`), but only in folders with
-the sticky bit, and not on every machine.
-
-`mapped` and `PageFile` give a worker and its agent a small file that the worker maps into its memory. The file is in a
-folder that only this user can access. Access to a mapping needs no system call. It also needs no open descriptor, and a
-script may close descriptors that it did not open."""
+`mapped` and `PageFile` give a worker and its agent a small file, in a folder that only this user can access. The worker
+maps the file into its memory, because a script may close descriptors that it did not open."""
 
 from __future__ import annotations
 
@@ -30,11 +27,9 @@ _ALL_USERS = ["0", "0", "4294967295"]  # the user map of a namespace that knows 
 
 
 def distrust_reason(path: Path) -> str:
-    """Return the reason why a user other than this one or root can control the file or folder at the absolute `path`.
-    Returns an empty string if no such user can.
-
-    All folders and links on the path are checked, because a user who can rename or redirect one of them also has
-    control. Raises OSError if there is nothing at `path`."""
+    """Return why a user other than this one or root can control the file or folder at the absolute `path`, for example
+    by renaming or redirecting a folder on the path. Returns an empty string if no such user can. Raises OSError if
+    there is nothing at `path`."""
     for here, status in _way(path):
         is_folder = stat.S_ISDIR(status.st_mode)
         if not (_is_ours(status) or (is_folder and _is_unknown(status.st_uid))):
@@ -61,8 +56,7 @@ def foreign(path: Path) -> str:
 
 
 def writable_by_others(status: os.stat_result) -> bool:
-    """Return whether other users can write to the file. Members of the owner's private group are not considered other
-    users."""
+    """Return whether users other than the owner and members of the owner's private group can write to the file."""
     if status.st_mode & stat.S_IWOTH:
         return True
     return bool(status.st_mode & stat.S_IWGRP) and not _is_private(status.st_gid, status.st_uid)
@@ -231,8 +225,7 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def _is_unknown(uid: int) -> bool:
-    """Return whether this id stands for all users that are unknown in this container. The machine's root user is one of
-    them, so the owner of a folder from outside the container cannot be determined."""
+    """Return whether this id stands for all users that are unknown in this container, including the machine's root."""
     try:
         if Path("/proc/self/uid_map").read_text().split() == _ALL_USERS:
             return False

@@ -1,8 +1,5 @@
 """Runs helper processes. A helper notices when this process ends, for any reason, because the helper's standard input
-then closes.
-
-A parent-death signal is not used, because it would not reach the helper's own children, and set-uid programs disable
-it."""
+then closes. A parent-death signal would not reach the helper's own children."""
 
 from __future__ import annotations
 
@@ -103,14 +100,12 @@ class HelperProcess:
         return True
 
     def drop(self) -> None:
-        """Close this process's end of the pipe. A forked child must do so, because the helper would otherwise not
-        notice that its parent has ended."""
+        """Close this process's end of the pipe. A forked child must do so, or the helper would not notice its end."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def close(self, timeout: Duration) -> None:
-        """Close the pipe, and wait for the helper to end. After `timeout` seconds, kill the helper and its whole
-        session. Idempotent."""
+        """Close the pipe, and wait for the helper to end. After `timeout` seconds, kill its session. Idempotent."""
         self.drop()
         try:
             self._process.wait(timeout)

@@ -36,15 +36,9 @@ _lock = threading.Lock()
 
 
 def import_with(module: str, variable: str, value: str) -> Any:
-    """Import and return `module`, with `variable` set to `value` in the environment during the import.
-
-    The variable is removed afterward, because workers must inherit the environment that the user has set. The variable
-    is not changed if the module's package has already been imported or the user has set the variable. Thread-safe: only
-    one import runs at a time.
-
-    Raises:
-        ImportError: there is no such module, or the module cannot be imported.
-    """
+    """Import and return `module`, with `variable` set to `value` in the environment during the import, but not in that
+    of workers. The variable is not changed if the module's package has already been imported or the user has set the
+    variable. Thread-safe: only one import runs at a time. Raises ImportError if the module cannot be imported."""
     with _lock:
         if module.partition(".")[0] in sys.modules or variable in os.environ:
             return import_module(module)

@@ -1,8 +1,5 @@
-"""Identifies processes, and closes file descriptors in forked children.
-
-A process is identified by its id and its start time, because the kernel reuses process ids. Objects that are registered
-with `drop_in_forks` close their file descriptors in forked children, because other processes wait until the last copy
-has been closed."""
+"""Identifies processes by their ids and start times, because the kernel reuses ids, and closes file descriptors in
+forked children, because other processes wait until the last copy has been closed."""
 
 from __future__ import annotations
 

@@ -26,11 +26,9 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
     Docker put secrets on such mounts, by default with mode 0644 or 0444, and only the container's processes see them.
     Elsewhere, every user of the machine could read the file.
 
-    After this call, this process leaves no core dumps, and only root's processes can read its memory.
-
     Links are followed only if root or this user created them. Otherwise, a user who can write next to a secret could
     redirect the agent to a file whose content that user knows. All checks apply to the opened file, which cannot be
-    replaced anymore.
+    replaced anymore. After this call, the process's memory is private (`keep_memory_private`).
 
     Raises:
         ValueError: there is no such file; it is not a regular file; another user owns it, or can read or write it; it

@@ -87,12 +87,7 @@ def cannot_bind(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> str:
 
 def resolve_host(host: str, port: int) -> list[Address]:
     """Return all addresses of a host, in the system's order of preference. An IPv4 address mapped into IPv6, as found
-    in some /etc/hosts files, becomes a plain IPv4 address, because an IPv6-only socket cannot be bound to a mapped
-    address.
-
-    Raises:
-        socket.gaierror: the name is unknown, at least for now.
-    """
+    in some /etc/hosts files, becomes a plain IPv4 address. Raises socket.gaierror if the name is unknown for now."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError as error:  # a label is empty or too long
@@ -110,10 +105,8 @@ def _unmapped(host: str) -> str:
 
 
 def try_connect(address: Address, timeout: Duration) -> tuple[str, str]:
-    """Connect to the address, and close the connection again. Returns two strings.
-
-    The first is the error in plain words, which is empty if a server is listening. The second is the connection's local
-    address, at which other machines reach this one."""
+    """Connect to the address, and close the connection again. Returns the error in plain words, which is empty if a
+    server is listening, and the connection's local address, at which other machines reach this one."""
     try:
         with socket.socket(address.family, socket.SOCK_STREAM) as sock:
             sock.settimeout(timeout)
@@ -124,14 +117,8 @@ def try_connect(address: Address, timeout: Duration) -> tuple[str, str]:
 
 
 def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> set[str]:
-    """Return the names of the targets that do not answer within `seconds`. A refused connection is also an answer.
-
-    All targets are tried at the same time, so a slow name lookup does not delay other targets.
-
-    Args:
-        targets: maps each name to a host and a port.
-        seconds: the time limit for all targets.
-    """
+    """Return the names of the targets that do not answer within `seconds`. A refused connection is also an answer. All
+    targets are tried at the same time. `targets` maps each name to a host and a port."""
     clock = SystemClock()
     until = later(clock.now(), seconds)
 
@@ -172,8 +159,7 @@ def bound_everywhere(port: int) -> socket.socket:
 
 def bound_at(host: str, port: int) -> socket.socket:
     """Return a socket that is bound to the port but does not listen. If `host` is one of this machine's addresses, the
-    socket is bound to that address. Otherwise, the socket is bound on all addresses, because other machines may resolve
-    a name to another address."""
+    socket is bound to it. Otherwise, it is bound on all addresses, because a name may have other ones elsewhere."""
     if (own := _own_address(host, port)) is not None:
         with contextlib.suppress(OSError):  # the address may be a gateway's
             return bound_socket(own.family, own.sockaddr)
@@ -190,8 +176,8 @@ def _own_address(host: str, port: int = 0) -> Address | None:
 
 
 def unbound() -> socket.socket | None:
-    """Return a socket that `bind_at` can bind later, or None if no socket can be created. If the machine has both IPv4
-    and IPv6, the socket supports both, because it is not known yet which one is needed."""
+    """Return a socket that `bind_at` can bind later, with support for both IPv4 and IPv6 if possible, or None if no
+    socket can be created."""
     with contextlib.suppress(OSError):
         sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -222,12 +208,9 @@ def keep_open(sock: socket.socket, seconds: int) -> None:
 class PortReservation:
     """Holds a TCP port until `release`, without listening.
 
-    The socket is bound with SO_REUSEADDR. The kernel therefore assigns the port neither to other programs that ask for
-    any free port nor to outgoing connections. A server that also sets SO_REUSEADDR, such as torch's TCPStore, can still
-    bind the port and listen on it.
-
-    For the same reason, two reservations of the same port do not conflict. Only the second server that tries to listen
-    on the port gets an error.
+    The kernel assigns the port neither to other programs that ask for any free port nor to outgoing connections. A
+    server that also sets SO_REUSEADDR, such as torch's TCPStore, can still bind the port and listen on it. Two
+    reservations of the same port do not conflict. Only the second server that tries to listen on it gets an error.
 
     Args:
         port: the port to reserve; 0 for any free port.
@@ -248,11 +231,8 @@ class PortReservation:
         self.port: int = self._socket.getsockname()[1]
 
     def listen(self, backlog: int) -> socket.socket:
-        """Listen on the port, and return the socket for a server.
-
-        Raises:
-            ConfigurationError: another program is already listening on the port.
-        """
+        """Listen on the port, and return the socket for a server. Raises ConfigurationError if another program is
+        already listening on it."""
         try:
             self._socket.listen(backlog)
         except OSError as error:

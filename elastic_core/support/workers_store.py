@@ -45,11 +45,8 @@ _MOST_TRIES = 16
 
 
 class WorkersStore:
-    """The port that one node reserves for the workers' store and, after `serve`, the server on that port. Not
-    thread-safe.
-
-    With TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 or without torch, rank 0's worker hosts the store, and this class only
-    reserves the port.
+    """The port that one node reserves for the workers' store and, after `serve`, the server on that port, unless rank
+    0's worker hosts the store (with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 or without torch). Not thread-safe.
 
     Args:
         everywhere: whether to listen on all addresses, for nodes that reach the store at different addresses. If false,
@@ -173,8 +170,7 @@ class _Host:
         self._end_process()
 
     def drop(self) -> None:
-        """Close the sockets in a forked child, because the process and its clients wait until the last copy has been
-        closed."""
+        """Close the sockets in a forked child, because the process and its clients wait for the last copy to close."""
         for sock in (self._control, self._serving):
             if sock is not None:
                 sock.close()
@@ -252,8 +248,8 @@ def _wait_for_need(sock: socket.socket) -> None:
 
 
 def _need_files() -> None:
-    """Raise ConfigurationError if this process cannot open enough files for the store. Without this check, torch would
-    abort the process or try for minutes to reach its own server."""
+    """Raise ConfigurationError if this process cannot open enough files for the store. Torch would abort the process or
+    try for minutes to reach its own server."""
     with contextlib.ExitStack() as files:
         try:
             for _ in range(_FILES):
