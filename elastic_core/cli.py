@@ -218,7 +218,7 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
     from elastic_core.config.sources import to_load
     from elastic_core.hooks.calls import Contexts
     from elastic_core.hooks.records import CommandRecord
-    from elastic_core.hooks.selection import attributed, names_of
+    from elastic_core.hooks.selection import names_of
     from elastic_core.log import show_unless_configured
 
     sources = config.Sources(argv, os.environ, current_folder(), f"elastic {name}")
@@ -238,7 +238,7 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
         message = f"expected a command ({', '.join(known)}), found {name!r}{advice}{failed}"
         raise ConfigurationError(Problem("command", message))
     provided = manager.provided(CommandRecord, name)
-    record = attributed(provided, (Exception,))  # argparse exits
+    record = provided.record
     if record.options is None:
         show_unless_configured()
         return record.factory(Contexts(manager).of(provided.source), argv)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import InvalidPlugin
 from elastic_core.hooks.records import Context, HealthCheckRecord, NoticeRecord
-from elastic_core.hooks.selection import attributed
 from elastic_core.interfaces.health import HealthCheck
 from elastic_core.interfaces.node import Notice
 from elastic_core.interfaces.observer import WorkersStarted
@@ -105,7 +104,7 @@ def health_checks(manager: PluginManager, contexts: Contexts, moment: CheckMomen
             item.record.name,
             item.record.summary,
             item.record.timeout,
-            partial(attributed(item).factory, contexts.of(item.source)),
+            partial(item.record.factory, contexts.of(item.source)),
             item.source.distribution,
         )
         for item in manager.records(HealthCheckRecord)
@@ -120,7 +119,7 @@ def notice_sources(manager: PluginManager, contexts: Contexts, pause: Pause) -> 
         PluginError, ConfigurationError: a source cannot be created.
     """
     records = manager.records(NoticeRecord)
-    return [(item.record.name, attributed(item).factory(contexts.of(item.source), pause)) for item in records]
+    return [(item.record.name, item.record.factory(contexts.of(item.source), pause)) for item in records]
 
 
 @contextlib.contextmanager

@@ -115,6 +115,10 @@ class PluginManager:
         """The plugins that could not be loaded, with the reasons."""
         self.handlers: tuple[Candidate, ...] = tuple(item for item in handlers if item.source not in self.blocked)
         """The entry points that were written for torchrun and are not blocked. They have not been imported yet."""
+        for derived in (self._backends_of_stores(), self._backends_of_torchrun()):
+            backends = self.records(RendezvousBackendRecord)
+            own = {(item.source.distribution, name) for item in backends for name in names_of(item.record)}
+            self._provided += [item for item in derived if (item.source.distribution, item.record.name) not in own]
 
     @classmethod
     def load(
@@ -146,7 +150,7 @@ class PluginManager:
                 Provided(option, candidate.source) for option in self._returned(key, "elastic_add_options", Option)
             ]
             records = [
-                Provided(record, candidate.source) for kind in KINDS for record in self._returned(key, kind.hook, kind)
+                attributed(it, candidate.source) for kind in KINDS for it in self._returned(key, kind.hook, kind)
             ]
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
             if self._admitted.get(key) is candidate:
@@ -201,30 +205,23 @@ class PluginManager:
         )
 
     def records(self, kind: type[R]) -> tuple[Provided[R], ...]:
-        """Return the records of one kind that plugins provide, ordered by name, including conflicting ones."""
+        """Return the records of one kind that plugins provide, ordered by name, including conflicting ones. Errors in
+        their functions name the plugin."""
         found: list[Provided[Any]] = [item for item in self._provided if isinstance(item.record, kind)]
-        if kind is RendezvousBackendRecord:
-            for offered in (self._backends_of_stores(), self._backends_of_torchrun()):
-                own = {(item.source.distribution, name) for item in found for name in names_of(item.record)}
-                found += [item for item in offered if (item.source.distribution, item.record.name) not in own]
         return tuple(sorted(found, key=lambda item: (item.record.name, item.source)))
 
     def _backends_of_torchrun(self) -> list[Provided[RendezvousBackendRecord]]:
         if not self.handlers:
             return []
-        from elastic_core.hooks.torchrun_handlers import provided_handler
+        from elastic_core.hooks.torchrun_handlers import record_of
 
-        return list(map(provided_handler, self.handlers))
+        return [attributed(record_of(handler), handler.source) for handler in self.handlers]
 
     def _backends_of_stores(self) -> list[Provided[RendezvousBackendRecord]]:
-        from elastic_core.clock import MISTAKES
         from elastic_core.compat.from_store import record_of
 
         stores = [item for item in self.records(StoreRecord) if item.record.shared]
-        # The core treats all other errors from a store as an outage, and retries. For these errors, retrying is
-        # pointless.
-        lasting = (ImportError, *MISTAKES)
-        return [Provided(record_of(attributed(item, lasting)), item.source) for item in stores]
+        return [attributed(record_of(item.record), item.source) for item in stores]
 
     def provided(self, kind: type[R], name: str) -> Provided[R]:
         """Return the record with that name or alias, and the plugin that provides it.
@@ -253,9 +250,8 @@ class PluginManager:
             yield f"to install it: pip install {home}"
 
     def select(self, kind: type[R], name: str) -> R:
-        """Return the record with that name or alias, wrapped so that errors in its functions name the plugin. Raises
-        PluginError in the same cases as `provided`."""
-        return attributed(self.provided(kind, name))
+        """Return the record with that name or alias. Raises PluginError in the same cases as `provided`."""
+        return self.provided(kind, name).record
 
     def backend_named(self, name: str) -> RendezvousBackendRecord | None:
         """Return the rendezvous backend with that name or alias, or None if `select` raises PluginError."""

@@ -1,8 +1,6 @@
 """Defines the records that registration hooks return, and the `Context` that factories and the hooks of a running job
 receive. A record has a name for users, a summary, typed options and a factory. Each kind of record has its own hook and
-usually a flag that selects a record.
-
-`checked` raises InvalidPlugin if a hook has returned an invalid record."""
+usually a flag that selects a record."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from elastic_core import compat
+from elastic_core.clock import MISTAKES
 from elastic_core.errors import InvalidPlugin
 from elastic_core.hooks.discovery import CORE
 from elastic_core.log import Logger, get_logger
@@ -85,8 +84,8 @@ class Record:
         aliases: alternative names.
 
     The class variables describe a type of record: its `hook`, the `noun` for messages, the `flag` that selects a record
-    by its name, the methods that the factory's result must have (`made`), and the distributions that provide known
-    names (`homes`).
+    by its name, the methods that the factory's result must have (`made`), the distributions that provide known names
+    (`homes`), and the `errors` of a record's functions that are replaced with one that names the plugin.
     """
 
     hook: ClassVar[str]
@@ -94,6 +93,7 @@ class Record:
     flag: ClassVar[str]
     made: ClassVar[tuple[str, ...]] = ()
     homes: ClassVar[Mapping[str, str]] = {}
+    errors: ClassVar[tuple[type[BaseException], ...]] = (Exception, SystemExit)
 
     name: str
     summary: str
@@ -159,6 +159,7 @@ class StoreRecord(Record):
     noun = flag = "store"
     made = ("compare_set",)
     homes = compat.STORE_HOMES
+    errors = (ImportError, *MISTAKES)  # the core treats all other errors from a store as an outage, and retries
 
     factory: Callable[[Context], Store]
     shared: bool = True
@@ -242,6 +243,7 @@ class CommandRecord(Record):
     hook = "elastic_commands"
     noun = flag = "command"
     homes = compat.COMMAND_HOMES
+    errors = (Exception,)  # argparse exits
 
     factory: Callable[[Context, Sequence[str]], int | None]
     settings: tuple[str, ...] = ()

@@ -82,9 +82,9 @@ def contested(noun: str, pairs: Iterable[tuple[str, Source]]) -> tuple[Conflict,
     return tuple(Conflict(noun, name, tuple(sorted(sources))) for name, sources in found)
 
 
-def attributed(provided: Provided[R], errors: tuple[type[BaseException], ...] = (Exception, SystemExit)) -> R:
+def attributed(record: R, source: Source) -> Provided[R]:
     """Return the record with its functions wrapped so that their errors name the plugin (see `attributing`)."""
-    record, named = provided.record, attributing(provided, errors)
+    named = attributing(Provided(record, source))
 
     @functools.wraps(record.factory)
     def make(*args: Any, **options: Any) -> Any:
@@ -97,8 +97,7 @@ def attributed(provided: Provided[R], errors: tuple[type[BaseException], ...] = 
     for name, (shape, read) in _DESCRIPTIONS.items():
         if calls.get(name) is not None:
             calls[name] = _described(calls[name], shape, read)
-    changed: R = replace(record, **{name: named(call) for name, call in calls.items() if callable(call)})
-    return changed
+    return Provided(replace(record, **{name: named(call) for name, call in calls.items() if callable(call)}), source)
 
 
 def _described(call: Callable[..., Any], shape: str, read: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -157,17 +156,15 @@ class AttributedProxy:
 
 @contextmanager
 def attributing(
-    provided: Provided[Record],
-    errors: tuple[type[BaseException], ...] = (Exception, SystemExit),
-    passed_on: tuple[type[BaseException], ...] = (ElasticError,),
+    provided: Provided[Record], passed_on: tuple[type[BaseException], ...] = (ElasticError,)
 ) -> Iterator[None]:
-    """Replace errors of the types in `errors` with a PluginError that names the plugin, so that they do not look like
-    bugs in the core. Errors of the types in `passed_on` are not replaced. The function also works as a decorator."""
+    """Replace the record's `errors` with a PluginError that names the plugin, so that they do not look like bugs in the
+    core. Errors of the types in `passed_on` are not replaced. The function also works as a decorator."""
     try:
         yield
     except passed_on:
         raise
-    except errors as error:
+    except provided.record.errors as error:
         from elastic_core.log import get_logger  # only needed here
 
         source, record = provided.source, provided.record
@@ -225,7 +222,7 @@ class Selection:
     def choose(self, manager: PluginManager) -> Chosen[Any]:
         """Select the record and convert its options. Raises ConfigurationError if the name or an option is invalid."""
         provided = manager.provided(self.kind, self.name)
-        record = attributed(provided)
+        record = provided.record
         values, problems = type_options(record.options, self._written(record), self.place)
         if problems:
             raise ConfigurationError(*problems)

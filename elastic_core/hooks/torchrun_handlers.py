@@ -27,7 +27,6 @@ from elastic_core.errors import (
 )
 from elastic_core.hooks.discovery import HANDLERS_GROUP
 from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.hooks.selection import Provided
 from elastic_core.interfaces.handler import RendezvousHandler
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ def _default_message(kind: type[RendezvousError]) -> str:
     return f"the rendezvous handler raised {kind.__name__} without a message"
 
 
-def provided_handler(candidate: Candidate) -> Provided[RendezvousBackendRecord]:
+def record_of(candidate: Candidate) -> RendezvousBackendRecord:
     """Return a backend for the entry point. The backend accepts any option, and gets its value as a string."""
 
     def create(context: Context, params: RendezvousParameters) -> RendezvousHandler:
@@ -163,4 +162,4 @@ def provided_handler(candidate: Candidate) -> Provided[RendezvousBackendRecord]:
             return TorchrunHandler(creator(params))
 
     summary = f"written for torchrun ({HANDLERS_GROUP})"
-    return Provided(RendezvousBackendRecord(candidate.source.plugin, summary, create, options=None), candidate.source)
+    return RendezvousBackendRecord(candidate.source.plugin, summary, create, options=None)

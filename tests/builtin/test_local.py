@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import socket
 from importlib.util import find_spec
 
@@ -119,6 +120,6 @@ def test_endpoint_is_rejected(create):
 def test_backend_is_registered_by_a_plugin():
     manager = PluginManager.load({})
     record = manager.provided(RendezvousBackendRecord, "local").record
-    assert record.factory is builtin.create_handler
+    assert inspect.unwrap(record.factory) is builtin.create_handler
     assert [option.name for option in record.options] == ["master_addr", "master_port"]
     assert isinstance(manager.select(StoreRecord, "memory").factory(Context()), MemoryStore)
