@@ -2,14 +2,13 @@
 becomes the setting's origin.
 
 The order of the steps matters: `--standalone` determines the backend and the endpoint, and these determine the run id.
-
-`broken_rules` and `script_problems` then check the rules that involve several settings, and whether the script exists.
-The bounds of a single value are checked by its parser."""
+The rules that involve several settings are checked afterward."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,14 +34,7 @@ _OPEN = (None, "")  # the values of unset settings
 
 def with_backend(settings: Settings, origins: Origins, environ: Mapping[str, str]) -> tuple[Settings, Origins]:
     """Fill in unset settings from a scheduler's variables in `environ`, and choose the backend if it is unset."""
-    return _changed(
-        settings,
-        origins,
-        lambda settings, origins: from_scheduler(settings, origins, environ),
-        _start,
-        _standalone,
-        _backend,
-    )
+    return _changed(settings, origins, partial(from_scheduler, environ=environ), _start, _standalone, _backend)
 
 
 def resolved(
@@ -60,13 +52,8 @@ def resolved(
     Raises:
         PluginError: the backend's `defaults` are invalid.
     """
-    return _changed(
-        settings,
-        origins,
-        lambda settings, origins: _of_backend(settings, origins, record),
-        lambda settings, _: _run_id(settings, new_run_id),
-        _health,
-    )
+    run_id = partial(_run_id, new_run_id=new_run_id)
+    return _changed(settings, origins, partial(_of_backend, record=record), run_id, _health)
 
 
 def _changed(
@@ -128,7 +115,7 @@ def _of_backend(settings: Settings, origins: Origins, record: RendezvousBackendR
     return found
 
 
-def _run_id(settings: Settings, new_run_id: Callable[[], str]) -> Changes:
+def _run_id(settings: Settings, _: Origins, new_run_id: Callable[[], str]) -> Changes:
     if settings.rdzv_id is not None:
         return {}
     if settings.nnodes.max == 1:
