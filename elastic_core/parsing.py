@@ -175,8 +175,7 @@ def parser_of(option: Option) -> Parser[Any]:
     if option.type is str:
         parse: Parser[Any] = parse_text
     elif option.type is int:
-        least = option.least if option.above is None else math.floor(option.above) + 1
-        parse = integer(least, option.most)
+        parse = _within(_whole_number, "a whole number", option.least, option.above, option.most)
     else:
         what = "a number of seconds" if option.unit == "seconds" else "a number"
         parse = _within(_number, what, option.least, option.above, option.most)

@@ -169,14 +169,6 @@ def contributed_environment(manager: PluginManager, plan: RoundPlan, contexts: C
     return merged
 
 
-def _can_be_encoded(text: str) -> bool:
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _checked(returned: Any) -> Mapping[str, str]:
     if returned is None:
         return {}
@@ -185,9 +177,10 @@ def _checked(returned: Any) -> Mapping[str, str]:
     for name, value in returned.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidPlugin(f"a variable and its value must be strings; found {name!r}={value!r}")
-        if not name or "=" in name or "\0" in name + value or not _can_be_encoded(name + value):
+        if not name or "=" in name or "\0" in name + value:
             raise InvalidPlugin(
                 f"expected a valid variable, found {name!r}; the name must not be empty or contain '=', and neither "
-                "the name nor the value may contain NUL or a lone surrogate"
+                "the name nor the value may contain NUL"
             )
+        os.fsencode(name + value)  # raises an error for a lone surrogate
     return dict(returned)
