@@ -1,7 +1,8 @@
 """The state on which the nodes agree, the seats of a round, and the entry that each node announces.
 
-Only the functions in this module change the state. Each function is pure and returns the next state, or the same object
-if nothing changes. A node can therefore repeat a change if it does not know whether the change was written.
+Only the functions in this module change the state. Each of them is pure and returns the next state, or the same object
+if nothing changes. A node can therefore repeat a change if it does not know whether the change was written. The
+functions at the end describe what the state means for one node.
 """
 
 from __future__ import annotations
