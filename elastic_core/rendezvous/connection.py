@@ -1,16 +1,5 @@
 """Tracks whether the store answers, and repairs a state that something outside the job has overwritten. All functions
-are pure.
-
-`Connection` records whether the store answers this node and, if not, how long the store has been silent.
-
-`Repair` handles a stored value that this job cannot read as a state. The state on which the nodes have agreed remains
-valid, and the leader writes it back. A node that has not read a state yet waits a few heartbeat intervals for the
-leader. If nothing has been written back by then, the node treats the place as empty, unless the value may be the state
-of other nodes.
-
-If that value is signed with another secret, the node challenges the other nodes by overwriting it. If those nodes are
-alive, they write their state back, and this job cannot use the place.
-"""
+are pure."""
 
 from __future__ import annotations
 
@@ -164,7 +153,11 @@ class Remedy(enum.Enum):
 
 @dataclass(frozen=True)
 class Repair:
-    """A node's progress in repairing the stored state.
+    """A node's progress in repairing a stored value that this job cannot read as a state. The state on which the nodes
+    have agreed remains valid, and the leader writes it back. A node that has not read a state yet waits a few heartbeat
+    intervals for the leader. If nothing has been written back by then, the node treats the place as empty, unless the
+    value may be the state of other nodes. If that value is signed with another secret, the node challenges the other
+    nodes by overwriting it. If those nodes are alive, they write their state back, and this job cannot use the place.
 
     Args:
         since: when the node first saw the unreadable value or last overwrote it; None if the state can be read.

@@ -12,7 +12,7 @@ import functools
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 from urllib.parse import quote
 
@@ -189,6 +189,7 @@ class RoundId(NamedTuple):
 
 
 NO_ROUND = RoundId()
+_DESCRIBED = [item.name for item in fields(Node) if item.name != "name"]  # an entry has the same fields
 DRAINED = "this node was asked to leave (drain, stop)"
 MOST_REPORTS = 8
 """The maximum number of reports in a state. Every node reads all reports, and users need no more than this."""
@@ -267,31 +268,12 @@ class Entry:
     @classmethod
     def of(cls, node: Node, key: str) -> Entry:
         """Return the entry of a node that has not been in a round yet."""
-        return cls(
-            key=key,
-            node=node.name,
-            host=node.host,
-            role=node.role,
-            local_world_size=node.local_world_size,
-            rank_hint=node.rank_hint,
-            max_restarts=node.max_restarts,
-            labels=dict(node.labels),
-            stop_timeout=node.stop_timeout,
-        )
+        return cls(key, node.name, **{name: getattr(node, name) for name in _DESCRIBED})
 
     @property
     def described(self) -> Node:
         """The node as its agent described it."""
-        return Node(
-            self.node,
-            self.host,
-            self.role,
-            self.local_world_size,
-            self.rank_hint,
-            self.max_restarts,
-            self.labels,
-            self.stop_timeout,
-        )
+        return Node(self.node, **{name: getattr(self, name) for name in _DESCRIBED})
 
     @property
     def seat(self) -> Seat:

@@ -1,15 +1,7 @@
-"""One node's part in the rendezvous, which includes everything that the node knows and wants. The node does no I/O, and
-has no clock, threads or randomness. The driver passes the time on this machine's monotonic clock as `now`. The driver
-calls the node:
-
-- when the agent makes a request (`begin`, `want`, `fail`, `succeed`, `leave`, `close`, ...),
-- when the store reports a change (`state_changed`, `roster_changed`),
-- when the operation that the node asked for has succeeded or failed (`answered`, `broke`).
-
-`next` returns one operation on the backend, or `Idle`. The node is level-triggered, not edge-triggered: it knows which
-entry should be stored and which requests it should carry out. After a lost answer, an outage or a refused write, it
-reads what is stored and continues from there.
-"""
+"""One node's part in the rendezvous: what it knows and wants, and what it does next. It does no I/O, and has no clock,
+threads or randomness; the driver calls it, and passes the time on this machine's monotonic clock as `now`. The node is
+level-triggered: after a lost answer, an outage or a refused write, it reads what is stored and continues from there.
+`design/rendezvous.md` explains both."""
 
 from __future__ import annotations
 
