@@ -20,7 +20,7 @@ from elastic_core.interfaces.backend import RosterBackend
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.seal import SignedBackend
 from elastic_core.rendezvous.store_backend import StoreBackend
-from elastic_core.rendezvous.store_connection import StoreConnection
+from elastic_core.rendezvous.store_connection import StoreConnection, close_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -108,9 +108,7 @@ class StateStore:
 
     def close(self) -> None:
         """Close the backend if it has a `close` method."""
-        close: Callable[[], object] | None = getattr(self._backend, "close", None)
-        if close is not None:
-            close()
+        close_client(self._backend)
 
     def _values(self) -> Values:
         with self._changed:

@@ -244,7 +244,7 @@ class Driver:
 
     def _rest(self, rest: Idle) -> None:
         with self._changed:
-            if rest.roster:
+            if self._node.wants_roster:
                 self._start_thread(_ROSTER, lambda: self._watch(_ROSTER))
             if self._node.registered is not None:
                 self._start_thread(_STATE, lambda: self._watch(_STATE))

@@ -73,10 +73,9 @@ Operation = ReadState | WriteState | ReadRoster | Announce | Withdraw | Heartbea
 
 @dataclass(frozen=True)
 class Idle:
-    """The node has nothing to do before `until`, unless the state or, if `roster` is True, the roster changes."""
+    """The node has nothing to do before `until`, unless the state or, if it `wants_roster`, the roster changes."""
 
     until: Instant
-    roster: bool = False
 
 
 # -- requests from the agent to the node

@@ -831,7 +831,7 @@ class Node:
                 times.append(self._give_back_at)
         if self._requests:
             times.append(max(self._requests_at, self.connection.retry_at or now))
-        return Idle(min(times), self.wants_roster)
+        return Idle(min(times))
 
     @property
     def wants_roster(self) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.interfaces.backend import RoundStores
 from elastic_core.interfaces.handler import RendezvousStoreInfo
+from elastic_core.rendezvous.store_connection import close_client
 from elastic_core.support.workers_store import WorkersStore
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class StoreOnFirstUse:
 
     def close(self) -> None:
         """Close the store if it was created."""
-        close_store(self._made)
+        close_client(self._made)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -87,13 +88,6 @@ class StoreOnFirstUse:
             self._made = self._make()
             self._seen = prefixed(self._prefix, self._made) if self._prefix else self._made
         return getattr(self._seen, name)
-
-
-def close_store(store: object) -> None:
-    """Close the store if it has a `close` method."""
-    close = getattr(store, "close", None)
-    if close is not None:
-        close()
 
 
 class MadeStores(RoundStores):
@@ -147,7 +141,7 @@ class MadeStores(RoundStores):
         self._close_made()
 
     def _close_made(self) -> None:
-        close_store(self._made)
+        close_client(self._made)
         self._made = None
 
 

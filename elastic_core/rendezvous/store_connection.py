@@ -76,9 +76,14 @@ class StoreConnection:
 
     def release(self) -> None:
         """Close the client. Idempotent."""
-        close = getattr(self.store, "close", None)
-        if close is not None:
-            close()
+        close_client(self.store)
+
+
+def close_client(client: object) -> None:
+    """Close a store or a backend if it has a method `close`."""
+    close = getattr(client, "close", None)
+    if close is not None:
+        close()
 
 
 class StoreConnector(Protocol):

@@ -854,7 +854,7 @@ def test_store_host_lingers_until_the_other_nodes_leave(pair):
     leader.settle()
     leader.node.linger()
     leader.settle()
-    assert leader.node.lingers and leader.rest.roster
+    assert leader.node.lingers and leader.node.wants_roster
     other.hear()
     other.node.retire("it was shut down")
     other.settle()
