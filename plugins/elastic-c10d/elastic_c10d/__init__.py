@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from elastic_core.plugin import lazy_names
 
 if TYPE_CHECKING:
-    from elastic_c10d.backend import C10dRendezvousBackend
-    from elastic_c10d.create import create_backend
+    from elastic_c10d.create import C10dRendezvousBackend, create_backend
     from elastic_c10d.server import StoreServer
 
 __all__ = ["C10dRendezvousBackend", "StoreServer", "create_backend"]
@@ -14,8 +13,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "elastic_c10d.backend": "C10dRendezvousBackend",
-            "elastic_c10d.create": "create_backend",
+            "elastic_c10d.create": "C10dRendezvousBackend create_backend",
             "elastic_c10d.server": "StoreServer",
         },
     )

@@ -1,4 +1,5 @@
-"""Creates backends and stores from parameters: a node's backend, an observing backend, and a TCPStore."""
+"""The backend, and its creation from parameters: a node's backend with the stores of its rounds, an observing backend,
+and a TCPStore."""
 
 from __future__ import annotations
 
@@ -10,19 +11,20 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_c10d.backend import C10dRendezvousBackend
-from elastic_c10d.connector import CONNECT_TIMEOUT, SharedConnector
+from elastic_c10d.connection import CONNECT_TIMEOUT, SharedConnector, as_connector
 from elastic_c10d.endpoint import Endpoint, parse_endpoints
 from elastic_c10d.hosting import HostElection
 from elastic_c10d.plugin import C10D
-from elastic_c10d.round_stores import round_stores
 from elastic_c10d.tcp_connector import PATIENCE, TcpConnector
-from elastic_c10d.torch_store import distributed
+from elastic_c10d.torch_store import distributed, lazy_store
 from elastic_core.plugin import (
+    HOLE_PATIENCE,
     ConfigurationError,
+    MadeStores,
     PortReservation,
     Problem,
     RendezvousConnectionError,
+    StoreBackend,
     WorkersStore,
     advertised_address,
     get_logger,
@@ -36,12 +38,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from elastic_c10d.torch_store import Store
-    from elastic_core.plugin import Duration, RendezvousParameters, RoundStores, StoreConnector
+    from elastic_core.plugin import Clock, Duration, RendezvousParameters, RoundStores, StoreConnector
 
 _LENGTH = struct.Struct("=I")  # a FileStore's file starts with the length of the first key
 _LONGEST_KEY = 4096
 _FILE_MODE = 0o600
 _SERVED = 1000  # the number of nodes for which to size a server that is created as a store
+
+
+class C10dRendezvousBackend(StoreBackend):
+    """A rendezvous backend over any torch store. See `StoreBackend`.
+
+    Args:
+        store: a TCPStore, FileStore or HashStore, which may be wrapped in PrefixStores, or a `StoreConnector`. The
+            backend closes a connector, but the caller still owns a store.
+        run_id: the job's run id; jobs with different ids are isolated from each other within a store.
+    """
+
+    def __init__(
+        self,
+        store: Store | StoreConnector,
+        run_id: str,
+        clock: Clock | None = None,
+        hole_patience: Duration = HOLE_PATIENCE,
+        observes: bool = False,
+    ) -> None:
+        connector = as_connector(store)
+        mover = connector if isinstance(connector, TcpConnector) else None
+        super().__init__(connector, run_id, "c10d", clock, hole_patience, observes, mover)
 
 
 @dataclass(frozen=True)
@@ -94,6 +118,32 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, ma
     backend = C10dRendezvousBackend(connector, params.run_id)
     address, workers = _advertised(params, connector), WorkersStore(everywhere=bool(master))
     return HandlerParts(backend, round_stores(connector, params.run_id, address, workers, master))
+
+
+def round_stores(
+    connector: StoreConnector, run_id: str, address: Callable[[], str], workers: WorkersStore, host: str = ""
+) -> MadeStores:
+    """Return an object that creates each round's stores. The members' store is the rendezvous store with a key prefix
+    for the round. It connects on first use.
+
+    Args:
+        connector: connects to the rendezvous store.
+        run_id: the job's run id.
+        address: returns the address that this node advertises. Called only when needed, because finding the address may
+            require a connection.
+        workers: the node's workers' store.
+        host: see `MadeStores`.
+    """
+
+    def members_store(name: str) -> Store:
+        torchs = distributed()
+        shared = connector.connect(aside=True).store
+        if isinstance(shared, torchs.FileStore):
+            shared = torchs.FileStore(shared.path, -1)  # a separate connection, so that the members can set its timeout
+        store: Store = torchs.PrefixStore(f"elastic/{run_id}/round/{name}", shared)
+        return store
+
+    return MadeStores(lambda name: lazy_store(lambda: members_store(name)), address, workers, host)
 
 
 def connector_for(

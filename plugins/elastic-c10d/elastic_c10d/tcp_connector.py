@@ -9,7 +9,7 @@ import weakref
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from elastic_c10d.connector import CONNECT_TIMEOUT, READ_TIMEOUT, StoreDialer
+from elastic_c10d.connection import CONNECT_TIMEOUT, READ_TIMEOUT, StoreDialer
 from elastic_c10d.endpoint import parse_endpoint
 from elastic_c10d.hosting import resolved
 from elastic_core.plugin import (

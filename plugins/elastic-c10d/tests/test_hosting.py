@@ -277,8 +277,8 @@ def test_round_store_supports_torch_operations(parts, free_port):
 
 
 def test_port_is_only_reserved_without_store_sharing(parts, free_port, monkeypatch):
-    from elastic_c10d.connector import SharedConnector
-    from elastic_c10d.round_stores import round_stores
+    from elastic_c10d.connection import SharedConnector
+    from elastic_c10d.create import round_stores
 
     shared = SharedConnector(distributed().HashStore())
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")

@@ -11,7 +11,7 @@ import time
 
 import psutil
 import pytest
-from elastic_c10d.connector import StoreDialer
+from elastic_c10d.connection import StoreDialer
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.tcp_connector import TcpConnector
 
@@ -241,7 +241,7 @@ def test_close_ends_a_first_additional_connection_whose_store_ends(server_proces
 
 QUIET = """
 import sys
-from elastic_c10d.connector import StoreDialer
+from elastic_c10d.connection import StoreDialer
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.tcp_connector import TcpConnector
 from elastic_c10d import C10dRendezvousBackend, StoreServer

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from elastic_c10d import C10dRendezvousBackend
-from elastic_c10d.connector import as_connector
+from elastic_c10d.connection import as_connector
 
 from elastic_core.interfaces.backend import EntryDroppedError
 from elastic_core.rendezvous.roster_log import values_of

@@ -10,8 +10,7 @@ import threading
 from datetime import timedelta
 
 import pytest
-from elastic_c10d.create import file_connector
-from elastic_c10d.round_stores import round_stores
+from elastic_c10d.create import file_connector, round_stores
 from elastic_c10d.torch_store import distributed
 from elastic_testing import Background, StoreContract, eventually, rendezvous_parameters
 
