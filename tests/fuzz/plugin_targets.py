@@ -117,7 +117,7 @@ if find_spec("elastic_etcd") and find_spec("google.protobuf"):
     from elastic_etcd.backend.key_cache import shown_key
     from elastic_etcd.backend.keys import Keys as EtcdKeys
     from elastic_etcd.backend.keys import StateKey
-    from elastic_etcd.client import convert
+    from elastic_etcd.client import messages
     from elastic_etcd.client.errors import EtcdError, Failure, fault, is_mistrust, judge, refusal
     from elastic_etcd.client.messages import rpc
     from elastic_etcd.client.reflector import misses, reached, start_after
@@ -154,8 +154,8 @@ if find_spec("elastic_etcd") and find_spec("google.protobuf"):
     def etcd_answer(data):
         """Answers of an etcd server, and the contents of its keys."""
         _values([KeyValue(ETCD.nodes + data, data, 3, 5, 1, 7)])
-        _values(convert.range_of(rpc().range.parse(data)).values)
-        done = convert.committed(rpc().txn.parse(data), ASKED)
+        _values(messages.range_of(rpc().range.parse(data)).values)
+        done = messages.committed(rpc().txn.parse(data), ASKED)
         for found in done.ranges:
             _values(found.values)
 
@@ -180,7 +180,7 @@ if find_spec("elastic_etcd") and find_spec("google.protobuf"):
             size = int.from_bytes(data[:2], "big") % (len(data) + 1) or len(data)
             message = rpc().watch.parse(data[2 : 2 + size] if len(data) > size else data)
             misses(message, after)
-            _values(convert.key_value(event.kv) for event in message.events)
+            _values(messages.key_value(event.kv) for event in message.events)
             after, data = max(after, reached(message)), data[2 + size :]
             assert 0 < start_after(after) < 2**63
 

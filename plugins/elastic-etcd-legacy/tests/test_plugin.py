@@ -9,7 +9,7 @@ from pathlib import Path
 import elastic_etcd_legacy as legacy
 import pytest
 from elastic_etcd.client.channel import Security
-from elastic_etcd.client.login import Login
+from elastic_etcd.client.members import Login
 from elastic_etcd_legacy import plugin
 from elastic_etcd_legacy.create import read
 from elastic_etcd_legacy.settings import LegacySettings

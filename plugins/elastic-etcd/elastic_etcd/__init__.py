@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from elastic_core.plugin import lazy_names
 
 if TYPE_CHECKING:
-    from elastic_etcd.backend import EtcdRendezvousBackend
+    from elastic_etcd.backend.backend import EtcdRendezvousBackend
     from elastic_etcd.backend.create import create_backend
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.server import EtcdServer
@@ -16,7 +16,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "elastic_etcd.backend": "EtcdRendezvousBackend",
+            "elastic_etcd.backend.backend": "EtcdRendezvousBackend",
             "elastic_etcd.backend.create": "create_backend",
             "elastic_etcd.client.client": "EtcdClient",
             "elastic_etcd.server": "EtcdServer",

@@ -17,7 +17,7 @@ from elastic_core.plugin import (
     type_options,
 )
 from elastic_etcd.client.channel import Security
-from elastic_etcd.client.login import Login
+from elastic_etcd.client.members import Login
 from elastic_etcd.plugin import CONNECTION, LEASE_TTL
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ import threading
 import psutil
 import pytest
 from elastic_etcd.client.client import Call, EtcdClient
-from elastic_etcd.client.convert import OPERATIONS, REQUEST_BYTES
 from elastic_etcd.client.errors import EtcdClosed, EtcdLeaseExists, EtcdLeaseGone, EtcdRefused
-from elastic_etcd.client.messages import rpc
+from elastic_etcd.client.messages import OPERATIONS, REQUEST_BYTES, rpc
 from elastic_etcd.client.values import (
     Compare,
     Delete,

@@ -14,7 +14,7 @@ from elastic_etcd import EtcdRendezvousBackend
 from elastic_etcd.backend.keys import Keys
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdError
-from elastic_etcd.client.login import Login
+from elastic_etcd.client.members import Login
 from elastic_etcd.client.messages import rpc
 from elastic_etcd.client.reflector import Reflector
 from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction

@@ -6,7 +6,7 @@ import pytest
 from cluster import User
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdDenied
-from elastic_etcd.client.login import Login
+from elastic_etcd.client.members import Login
 from elastic_etcd.client.values import Put, Transaction
 
 ALICE = User("alice", "wonderland-1865", b"/alice/")

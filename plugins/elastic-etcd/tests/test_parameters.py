@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 from elastic_etcd import parameters as parameters_module
 from elastic_etcd.client.channel import Security
-from elastic_etcd.client.login import Login
+from elastic_etcd.client.members import Login
 from elastic_etcd.parameters import Endpoint, EtcdParameters, parse_endpoints, read_parameters
 from hypothesis import given
 from hypothesis import strategies as st

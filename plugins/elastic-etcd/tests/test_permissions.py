@@ -7,7 +7,7 @@ from cluster import User
 from elastic_etcd import EtcdRendezvousBackend
 from elastic_etcd.backend.keys import Keys
 from elastic_etcd.client.errors import EtcdDenied
-from elastic_etcd.client.login import Login
+from elastic_etcd.client.members import Login
 from elastic_etcd.client.values import Put, Transaction
 
 from elastic_core.errors import RendezvousError

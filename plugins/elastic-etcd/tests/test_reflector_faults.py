@@ -11,7 +11,7 @@ import pytest
 from cluster import User
 from elastic_etcd.client import channel
 from elastic_etcd.client.errors import EtcdDenied, EtcdUnreachable
-from elastic_etcd.client.login import Login
+from elastic_etcd.client.members import Login
 from elastic_etcd.client.messages import rpc
 from elastic_etcd.client.values import Delete, Get, Put, Transaction, end_of
 from watching import LONG, Followed, keep_putting, put

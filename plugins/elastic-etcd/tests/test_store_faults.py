@@ -401,7 +401,7 @@ def test_operations_raise_network_error_if_nothing_listens(prefix):
 def test_operations_without_permission_raise_store_error(servers, prefix):
     import cluster
     import torch.distributed as dist
-    from elastic_etcd.client.login import Login
+    from elastic_etcd.client.members import Login
     from elastic_etcd.store import EtcdStore
 
     server = servers.single(users=(cluster.User("me", "secret", b"/mine/"),))

@@ -1,5 +1,1 @@
 """The backend `etcd`. The state is one key, each entry is a key with a lease, and watches push changes."""
-
-from elastic_etcd.backend.backend import EtcdRendezvousBackend
-
-__all__ = ["EtcdRendezvousBackend"]

@@ -14,7 +14,6 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.plugin import Backoff, SystemClock, later
-from elastic_etcd.client import convert
 from elastic_etcd.client.errors import (
     ErrorMeaning,
     EtcdLeaseExists,
@@ -27,9 +26,8 @@ from elastic_etcd.client.errors import (
     judge,
     refusal,
 )
-from elastic_etcd.client.login import LOGGING_IN, Tokens
-from elastic_etcd.client.members import Members, probe
-from elastic_etcd.client.messages import rpc
+from elastic_etcd.client.members import LOGGING_IN, Members, Tokens, probe
+from elastic_etcd.client.messages import committed, range_of, range_request, rpc, txn_request
 from elastic_etcd.client.values import Get, Lease
 
 if TYPE_CHECKING:
@@ -37,8 +35,7 @@ if TYPE_CHECKING:
 
     from elastic_core.plugin import Clock, Duration
     from elastic_etcd.client.channel import Security
-    from elastic_etcd.client.login import Login
-    from elastic_etcd.client.members import Member, Metadata
+    from elastic_etcd.client.members import Login, Member, Metadata
     from elastic_etcd.client.messages import Method
     from elastic_etcd.client.values import Committed, Range, Transaction
 
@@ -78,16 +75,16 @@ class EtcdClient:
         """Read a key or, if `end` is given, the range `[key, end)`, oldest first. Returns at most `limit` keys (0: no
         limit). The read is linearizable and is tried on other members until the client's `timeout`. It may also raise
         EtcdTooLarge."""
-        request = convert.range_request(Get(key, end, keys_only, limit=limit))
-        return convert.range_of(self._ask(rpc().range, request))
+        request = range_request(Get(key, end, keys_only, limit=limit))
+        return range_of(self._ask(rpc().range, request))
 
     def transact(self, transaction: Transaction) -> Committed:
         """Carry out a transaction. It is sent to another member only if it is read-only or cannot have taken effect.
         Otherwise, EtcdUnreachable is raised with `landed` set. The caller can then read something unique that the
         transaction wrote, to see if it took effect. Raises ValueError if etcd's limits are exceeded."""
-        request = convert.txn_request(transaction)
+        request = txn_request(transaction)
         reads_only = {Get}.issuperset(map(type, (*transaction.then, *transaction.otherwise)))
-        return convert.committed(self._ask(rpc().txn, request, reads_only), transaction)
+        return committed(self._ask(rpc().txn, request, reads_only), transaction)
 
     def grant(self, ttl: Duration) -> Lease:
         """Create a lease of at least 2 s. The client chooses the id, so that after a lost answer, the repeated request

@@ -17,7 +17,6 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.plugin import Backoff, Instant, SystemClock, later
-from elastic_etcd.client.convert import key_value
 from elastic_etcd.client.errors import (
     TOO_LARGE,
     ErrorMeaning,
@@ -28,7 +27,7 @@ from elastic_etcd.client.errors import (
     judge,
     refusal,
 )
-from elastic_etcd.client.messages import rpc
+from elastic_etcd.client.messages import key_value, rpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
