@@ -6,15 +6,14 @@ import threading
 from datetime import timedelta
 
 from elastic_testing import Background, MemoryBackend, SharedMemory
+from one_node import stored, write
 
 from elastic_core.builtin import MemoryStore
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousSettings, RendezvousTimeout, RoundStores
-from elastic_core.rendezvous.codec import decoded_state, encoded_state
 from elastic_core.rendezvous.driver import Patience
-from elastic_core.rendezvous.model import State
 from elastic_core.rendezvous.round_stores import PrefixedStores
 
 LONG = 60.0
@@ -76,8 +75,11 @@ class Job:
         self.handlers = {}
         self.backends = {}
 
+    def backend(self):
+        return HangingBackend(self.memory)
+
     def node(self, name, max_restarts=3, stores=None):
-        backend = HangingBackend(self.memory)
+        backend = self.backend()
         handler = DynamicRendezvousHandler(
             backend,
             RendezvousSettings("job", *self.bounds, self.timeout, *self.beats),
@@ -99,23 +101,23 @@ class Job:
 
     @property
     def state(self):
-        return State() if self.memory.state is None else decoded_state(self.memory.state[0])
+        return stored(self.memory)
 
     def write(self, change):
-        """Change the state as an outside client does."""
-        backend = MemoryBackend(self.memory)
-        found = backend.get_state()
-        state, token = found or (encoded_state(State()), None)
-        assert backend.set_state(encoded_state(change(decoded_state(state))), token)[2]
+        write(self.memory, change)
 
     def key(self, name):
         return next(key for key in self.memory.entries if key.startswith(f"{name}/"))
 
-    def end(self):
+    def heal(self):
+        """Let the handlers reach the store, so that they can leave."""
         for backend in self.backends.values():
             backend.hold.set()
             backend.reachable = True
             backend.hosting = False
+
+    def end(self):
+        self.heal()
         for call in [Background(handler.shutdown) for handler in self.handlers.values()]:
             call.result()
 

@@ -18,6 +18,18 @@ WHERE = RendezvousStoreInfo("127.0.0.1", 1234)
 MOST = 100  # operations in a row; a node that needs more is in a busy loop
 
 
+def stored(memory):
+    """The state in the store."""
+    return State() if memory.state is None else decoded_state(memory.state[0])
+
+
+def write(memory, change):
+    """Change the state as another client does."""
+    backend = MemoryBackend(memory)
+    state, token = backend.get_state() or (encoded_state(State()), None)
+    assert backend.set_state(encoded_state(change(decoded_state(state))), token)[2]
+
+
 class OneNode:
     """Attributes:
     node: the state machine.
@@ -89,16 +101,11 @@ class OneNode:
         return self.settle()
 
     def write(self, change):
-        """Change the state as another client does."""
-        backend = MemoryBackend(self.memory)
-        found = backend.get_state()
-        state, token = (State(), None) if found is None else (decoded_state(found[0]), found[1])
-        assert backend.set_state(encoded_state(change(state)), token)[2]
+        write(self.memory, change)
 
     @property
     def state(self):
-        """The state in the store."""
-        return State() if self.memory.state is None else decoded_state(self.memory.state[0])
+        return stored(self.memory)
 
     @property
     def members(self):

@@ -6,13 +6,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from elastic_testing import Background, eventually
-from handler_job import LONG, failure
+from elastic_testing import eventually
+from handler_job import Job, failure
 from store_place import KEYS, Place
 
 from elastic_core.errors import RendezvousStateError
-from elastic_core.interfaces.node import Node
-from elastic_core.rendezvous import DynamicRendezvousHandler, PrefixedStores, RendezvousSettings, RendezvousTimeout
 from elastic_core.rendezvous.codec import decoded_state
 from elastic_core.rendezvous.driver import Patience
 
@@ -23,46 +21,38 @@ NONSENSE = [b"hello", b"", YOUNGER, YOUNGER + b"\nand seats"]
 INTERVAL = 0.05
 
 
-class StoreJob:
-    """All nodes of a job in one process. They send frequent heartbeats and have a long failure timeout."""
+class StoreJob(Job):
+    """A job over a store. Its nodes send frequent heartbeats and have a long failure timeout."""
 
     def __init__(self):
+        patience = Patience(answer=0.5)  # no node can leave while the state is unreadable
+        super().__init__(2, 2, INTERVAL, 60, patience=patience, last_call=0.1)
         self.place = Place().begin()
-        self.third_party = self.place.backend()
-        self.handlers = {}
+        self.store = self.place.store
+        self.third_party = self.backend()
 
-    def form(self, names, nodes=(2, 2)):
-        """Returns the round in which all these nodes take part."""
-        for name in names:
-            if name not in self.handlers:
-                timeout = RendezvousTimeout(join=LONG, last_call=0.1)
-                self.handlers[name] = DynamicRendezvousHandler(
-                    self.place.backend(),
-                    RendezvousSettings("job", *nodes, timeout, INTERVAL, 60),
-                    Node(name, host=name, max_restarts=3),
-                    PrefixedStores(self.place.store, "job", "127.0.0.1"),
-                    patience=Patience(answer=0.5),  # no node can leave while the state is unreadable
-                )
-        calls = [Background(self.handlers[name].next_rendezvous) for name in names]
-        return [call.result() for call in calls]
+    def backend(self):
+        return self.place.backend()
 
     def write_state(self, value):
         """Replace the current state, whatever it is."""
         found = self.third_party.get_state()
         assert self.third_party.set_state(value, found and found[1])[2]
 
-    def beats(self):
+    def heartbeats(self):
         return sum(seen.beats for seen in self.third_party.roster())
 
     def check_healthy_for_a_second(self):
         """Check for a second that both nodes send heartbeats and their workers are left alone."""
-        begun, beats = time.monotonic(), self.beats()
-        eventually(lambda: time.monotonic() - begun > 1.0 and self.beats() > beats + 6)
+        begun, beats = time.monotonic(), self.heartbeats()
+        eventually(lambda: time.monotonic() - begun > 1.0 and self.heartbeats() > beats + 6)
         assert [handler.verdict() for handler in self.handlers.values()] == [None] * 2
 
+    def heal(self):
+        """Nothing is cut off."""
+
     def end(self):
-        for call in [Background(handler.shutdown) for handler in self.handlers.values()]:
-            call.result()
+        super().end()
         self.place.close()
 
 
@@ -80,7 +70,7 @@ def job():
 def test_joining_with_unreadable_state_is_an_error(job, value, capsys):
     job.write_state(value)
     with pytest.raises(RendezvousStateError, match=r"expected a rendezvous state of version .*--rdzv-id"):
-        job.form("a", (1, 1))
+        job.node("a").next_rendezvous()
     job.end()
     assert capsys.readouterr().err.count("rendezvous fault") == 1
 
@@ -88,21 +78,22 @@ def test_joining_with_unreadable_state_is_an_error(job, value, capsys):
 def test_joining_with_foreign_value_is_an_error(job, capsys):
     job.place.store.set(KEYS.state(1), "hello")
     with pytest.raises(RendezvousStateError, match=r"'elastic/job/.*/s/1', found b'hello'; choose another run id"):
-        job.form("a", (1, 1))
+        job.node("a").next_rendezvous()
     job.end()
     assert capsys.readouterr().err.count("rendezvous fault") == 1
 
 
-@pytest.mark.parametrize("value", NONSENSE)
-def test_unreadable_state_during_a_round_is_repaired(job, value, capsys):
+def test_unreadable_state_during_a_round_is_repaired(job, capsys):
     job.form("ab")
-    job.write_state(value)
+    for value in NONSENSE:
+        job.write_state(value)
+        eventually(lambda value=value: job.third_party.get_state()[0] != value)  # so that later nodes can join
+        assert decoded_state(job.third_party.get_state()[0]).round.number == 1
     job.check_healthy_for_a_second()
-    eventually(lambda: decoded_state(job.third_party.get_state()[0]).round.number == 1)  # so that later nodes can join
     for name in "ab":
         job.handlers[name].report_failure(failure())
-    assert {info.formed.number for info in job.form("ab")} == {2}
-    assert capsys.readouterr().err.count("state overwritten") <= 2  # once per node
+    assert {info.formed.number for info in job.form("ab").values()} == {2}
+    assert capsys.readouterr().err.count("state overwritten") <= 2 * len(NONSENSE)  # once per node and value
 
 
 # -- entries and the roster log
@@ -113,8 +104,7 @@ def test_unreadable_entries_are_logged_once_and_skipped(job, capsys):
         job.place.backend().announce(f"third-party{number}/1", value)
     job.place.store.set(KEYS.slot(job.place.store.add(KEYS.slots, 1)), "hello")
     for _ in range(2):
-        infos = job.form("ab")
-        assert {info.world_size for info in infos} == {2}
+        assert {info.world_size for info in job.form("ab").values()} == {2}
         for name in "ab":
             job.handlers[name].report_failure(failure())
     logged = [line for line in capsys.readouterr().err.splitlines() if "entry unreadable" in line]

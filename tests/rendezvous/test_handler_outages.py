@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from elastic_testing import FakeClock, eventually
@@ -47,18 +46,6 @@ def test_long_outage_fences_and_short_one_does_not(job, how):
     match = re.search(r"unreachable for (\d+\.\d) s; after 10 s without a heartbeat", verdict.reason)
     assert match and 8.9 <= float(match.group(1)) <= 10.1
     assert ("does not answer" if how == "hangs" else "made the store unreachable") in verdict.reason
-
-
-def test_unreadable_state_harms_neither_workers_nor_next_round(job):
-    one = job(1, 1)
-    one.form("a")
-    with one.memory.changed:
-        one.memory.state = (b"not ours", one.memory.writes + 1)
-        one.memory.changed.notify_all()
-    begun = time.monotonic()
-    eventually(lambda: time.monotonic() - begun > 1.5)
-    assert one.handlers["a"].verdict() is None
-    assert one.handlers["a"].next_rendezvous().formed.number == 2
 
 
 def test_failed_listener_stops_nothing(job, capsys):
