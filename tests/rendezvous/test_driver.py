@@ -12,12 +12,13 @@ import time
 import pytest
 from elastic_testing import Background, MemoryBackend, SharedMemory, eventually
 from handler_job import HangingBackend, rendezvous_threads
+from one_node import write
 
 from elastic_core.clock import Backoff, SystemClock
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.rendezvous import model
-from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
+from elastic_core.rendezvous.codec import encoded_entry
 from elastic_core.rendezvous.driver import Driver, Patience
 from elastic_core.rendezvous.effects import ChangeState, RefreshRoster
 from elastic_core.rendezvous.model import Entry
@@ -107,14 +108,6 @@ def member(start):
     one.join()
     one.member()
     return one
-
-
-def write(memory, change):
-    """Change the state as another client does."""
-    backend = MemoryBackend(memory)
-    found = backend.get_state()
-    state, token = (model.State(), None) if found is None else (decoded_state(found[0]), found[1])
-    assert backend.set_state(encoded_state(change(state)), token)[2]
 
 
 def closed(state):
@@ -286,8 +279,8 @@ def eventually_logged(capsys, words):
 
 
 def test_leader_that_cannot_work_is_replaced(start, capsys):
-    one = start("a", CannotReadRoster, (2, 2), interval=0.05)
-    other = start("b", nodes=(2, 2), interval=0.05)
+    one = start("a", CannotReadRoster, (2, 2), interval=0.05, attempts=60)
+    other = start("b", nodes=(2, 2), interval=0.05, attempts=60)
     one.join()
     eventually(lambda: one.leads)
     other.join()
