@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from datetime import timedelta
 from importlib.util import find_spec
 
@@ -93,22 +92,6 @@ def test_joining_again_after_a_timeout_works(job):
     eventually(lambda: not one.memory.entries)
     one.timeout.join = timedelta(seconds=LONG)
     assert len(one.form("ab")) == 2
-
-
-def test_spare_meets_no_join_timeout(job):
-    one = job(1, 1)
-    one.form("a")
-    one.timeout.join = timedelta(seconds=0.4)
-    assert not one.node("b").is_closed()  # the store has answered once
-    spare = Background(one.handlers["b"].next_rendezvous)
-    eventually(lambda: "spare" in one.handlers["b"].progress())
-    begun = time.monotonic()
-    eventually(lambda: time.monotonic() - begun > 1.0)
-    assert spare.running
-    one.timeout.join = timedelta(seconds=LONG)
-    one.handlers["a"].leave("test", LONG)
-    assert one.handlers["a"].shutdown()
-    assert spare.result().rank == 0
 
 
 def test_newcomer_ends_the_round_and_joins_the_next(job):

@@ -98,14 +98,6 @@ def test_hurried_shutdown_waits_for_no_store(job):
     eventually(lambda: rendezvous_threads() <= before)
 
 
-def test_shutdown_while_a_round_runs_closes_nothing(job):
-    one = job(1, 2, last_call=LONG)
-    one.form("ab")
-    assert one.handlers["b"].shutdown()
-    assert eventually(one.handlers["a"].verdict).outcome is Outcome.RESTART
-    assert not one.state.closed
-
-
 @pytest.fixture
 def host(job):
     """Function that creates a job of two nodes that have succeeded; the first one hosts the store."""
@@ -203,6 +195,7 @@ def test_shutdown_of_a_member_notifies_its_peers(job):
     assert one.handlers["b"].shutdown()
     assert one.state.end.reason == "b left: it was shut down"
     assert eventually(one.handlers["a"].verdict).outcome is Outcome.RESTART
+    assert not one.state.closed
 
 
 def test_shutdown_in_an_outage_is_bounded(job):

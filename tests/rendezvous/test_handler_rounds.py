@@ -89,16 +89,6 @@ def test_success_of_all_closes_the_job(job):
         assert one.handlers[name].is_closed()
 
 
-def test_leaving_after_success_keeps_the_round(job):
-    one = job(2, 2)
-    one.form("ab")
-    one.handlers["a"].report_success()
-    assert one.handlers["a"].leave("done", LONG)
-    assert one.state.open
-    one.handlers["b"].report_success()
-    assert eventually(one.handlers["b"].verdict).succeeded
-
-
 def test_leaving_notifies_the_other_nodes(job):
     one = job(1, 2, last_call=LONG)
     one.form("ab")
