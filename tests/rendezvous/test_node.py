@@ -13,11 +13,9 @@ from elastic_core.clock import LONG_AGO, Instant
 from elastic_core.errors import (
     DrainedError,
     ProcessFailure,
-    RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousGracefulExitError,
     RendezvousStateError,
-    RendezvousTimeoutError,
 )
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.rendezvous import model
@@ -87,16 +85,6 @@ def failing_change(state):
 
 
 # -- the first round
-
-
-def test_join_timeout_raises_when_nodes_are_missing():
-    one = OneNode(min_nodes=2, max_nodes=2, join=60.0)
-    one.join()
-    one.run(59.0)
-    assert one.node.obstacle(one.clock.now()) is None
-    assert one.node.progress() == "1 of 2 nodes joined"
-    one.run(2.0)
-    assert isinstance(one.node.obstacle(one.clock.now()), RendezvousTimeoutError)
 
 
 def test_member_of_a_new_round_meets_no_deadline():
@@ -557,9 +545,11 @@ def test_single_ended_lease_means_loss_after_a_moment(pair):
 def test_leader_without_roster_yields_leadership(pair):
     leader, _ = pair
     leader.faults[ReadRoster] = RuntimeError("no roster today")
-    together(pair, 3 * WINDOW)
+    together(pair, 5 * WINDOW)
     assert [one.node.election.leading for one in pair] == [False, True]
     assert "no longer leader" in leader.notes
+    assert leader.state.open, "it sends heartbeats, so it is not lost"
+    assert leader.memory.entries["a/1"].beats >= 20
 
 
 def test_leader_that_cannot_write_yields_leadership(pair):
@@ -569,14 +559,6 @@ def test_leader_that_cannot_write_yields_leadership(pair):
     together(pair, 3 * WINDOW)
     assert [one.node.election.leading for one in pair] == [False, True]
     assert not leader.state.open
-
-
-def test_former_leader_that_sends_heartbeats_is_not_lost(pair):
-    leader, _ = pair
-    leader.faults[ReadRoster] = RuntimeError("no roster today")
-    together(pair, 5 * WINDOW)
-    assert leader.state.open
-    assert leader.memory.entries["a/1"].beats >= 20
 
 
 def test_former_leader_may_lead_again_later(alone):
@@ -609,12 +591,12 @@ def test_leader_withdraws_a_dead_entry():
     assert list(leader.memory.entries) == ["a/1"]
 
 
-def test_leader_withdraws_a_dead_unreadable_entry():
+def test_unreadable_entry_gets_no_seat_and_is_withdrawn():
     one = OneNode()
     one.backend.announce("stranger/1", b"not an entry")
     one.join()
     one.run(3 * WINDOW)
-    assert list(one.memory.entries) == ["a/1"]
+    assert list(one.memory.entries) == one.members == ["a/1"]
 
 
 @pytest.mark.parametrize("leads", [True, False], ids=["the leader", "another"])
@@ -700,14 +682,6 @@ def test_members_with_lifelines_watch_their_neighbors(pair):
     assert other.node.neighbour is None
 
 
-def test_unreadable_entry_gets_no_seat():
-    one = OneNode()
-    one.backend.announce("stranger/1", b"not an entry")
-    one.join()
-    one.run(30.0)
-    assert one.members == ["a/1"]
-
-
 def test_entry_under_another_key_gets_no_seat():
     one = OneNode()
     one.backend.announce("stranger/1", encoded_entry(Entry("ghost/1", "ghost")))
@@ -731,16 +705,6 @@ def test_spare_of_a_silent_store_has_the_join_timeout(pair):
 
 
 # -- joining again, leaving, and the end
-
-
-def test_member_that_wants_a_new_round_ends_its_own(pair):
-    leader, other = pair
-    other.node.begin(other.clock.now())
-    other.node.want(WHERE)
-    other.settle()
-    assert (leader.state.open, leader.state.end.reason) == (False, "b wants a new round")
-    leader.hear()
-    assert leader.node.verdict(leader.clock.now()).outcome is Outcome.RESTART
 
 
 def test_member_of_an_unseen_round_is_ready_for_the_next(pair):
@@ -837,29 +801,6 @@ def test_repeated_join_keeps_the_entry():
     one.node.want(WHERE)
     assert Withdraw not in kinds(one.settle())
     assert list(one.memory.entries) == ["a/1"]
-
-
-def test_joining_a_closed_job_raises(alone):
-    alone.node.close("enough", succeeded=False)
-    alone.settle()
-    late = OneNode(alone.memory, alone.clock, "b")
-    late.join()
-    assert isinstance(late.node.obstacle(late.clock.now()), RendezvousClosedError)
-
-
-def test_store_host_lingers_until_the_other_nodes_leave(pair):
-    leader, other = pair
-    leader.node.close("enough", succeeded=True)
-    leader.node.retire("it was shut down")
-    leader.settle()
-    leader.node.linger()
-    leader.settle()
-    assert leader.node.lingers and leader.node.wants_roster
-    other.hear()
-    other.node.retire("it was shut down")
-    other.settle()
-    leader.hear()
-    assert not leader.node.lingers
 
 
 def test_finished_members_are_not_among_the_unfinished(alone, build):
