@@ -32,14 +32,16 @@ class Place:
         self.store.set(KEYS.id, KEYS.epoch)
         return self
 
-    def restart(self):
-        """Empty the store and break all open connections."""
+    def restart(self, data=None):
+        """Start the store again with this data, or empty, and break all open connections."""
         self.store = MemoryStore(timedelta(seconds=30))
+        for key, value in (data or {}).items():
+            self.store.set(key, value)
 
-    def empty(self):
-        """Empty the store but keep open connections, like a client that reconnects by itself."""
+    def empty(self, data=None):
+        """Like `restart`, but keep open connections, like a client that reconnects by itself."""
         self.follows = True
-        self.restart()
+        self.restart(data)
 
     def before(self, operation, key, act):
         """Call `act` just before the next such operation on this key runs."""

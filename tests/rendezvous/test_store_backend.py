@@ -70,9 +70,7 @@ class TestOverAStoreThatComesBackWithOlderData(TestOverStore):
         return made
 
     def forget(self, backend):
-        older = self.place.store.get(KEYS.id)
-        self.place.restart()
-        self.place.store.set(KEYS.id, older)
+        self.place.restart({KEYS.id: self.place.store.get(KEYS.id)})
 
 
 class TestObserversThatTakePartAfterAll(TestOverStore):
@@ -412,21 +410,10 @@ def test_invalid_leader_counter_restarts_from_zero(place, value):
 # -- remaining keys
 
 
-class Counting:
-    """Counts keys: the maximum since it was created."""
-
-    def __init__(self, place):
-        self._place = place
-        self.most = 0
-
-    def look(self):
-        self.most = max(self.most, self._place.store.num_keys())
-
-
 def rounds(place, count, during):
     """Run this many rounds of two nodes, as their backends see them. Returns the maximum number of keys."""
-    leader, member, keys = place.backend(), place.backend(), Counting(place)
-    token = None
+    leader, member = place.backend(), place.backend()
+    token, most = None, 0
     for number in range(count):
         leader.announce("leader/1", b"%d" % number)
         member.announce("member/1", b"%d" % number)
@@ -436,9 +423,9 @@ def rounds(place, count, during):
         leader.beat("leader/1", leading=True, look=True)
         member.beat("member/1", leading=False, look=True)
         leader.roster()
-        keys.look()
+        most = max(most, place.store.num_keys())
     assert {"leader/1", "member/1"} <= {seen.key for seen in member.roster()}
-    return keys.most
+    return most
 
 
 def test_two_hundred_rounds_leave_few_keys(place):
@@ -516,9 +503,7 @@ def test_nodes_with_newer_state_leave_an_older_epoch(place):
     for state in (b"2", b"3"):
         token = written(one, state, token)
     assert two.get_state() == (b"3", token)
-    place.restart()
-    for key, value in older.items():
-        place.store.set(key, value)
+    place.restart(older)
     assert fails(one.get_state) and fails(two.get_state)
     assert one.get_state() is None
     newcomer = place.backend()
@@ -548,9 +533,7 @@ def test_observer_changes_nothing_in_older_data(place):
     older = as_it_is(place.store)
     written(node, b"2", token)
     assert observer.get_state()[0] == b"2"
-    place.restart()
-    for key, value in older.items():
-        place.store.set(key, value)
+    place.restart(older)
     assert fails(observer.get_state)
     observer.get_state()
     assert as_it_is(place.store) == older
@@ -579,9 +562,7 @@ def test_replaced_newest_version_is_noticed(place):
     _, token, _ = one.set_state(b"first")
     backup = as_it_is(place.store)
     one.set_state(b"second", token)
-    place.empty()
-    for key, value in backup.items():
-        place.store.set(key, value)
+    place.empty(backup)
     found, token = other.get_state()
     assert other.set_state(b"another", token)[2]
     assert (found, one.get_state()) == (b"first", None)
