@@ -116,14 +116,20 @@ class Connector(FactoryConnector):
         return bool(self._mover.followed)
 
 
+def frozen(mover, connector=Connector, heirs=("a/1",)):
+    """A store whose host hands it over to these heirs, and the backend of node a, which has this mover."""
+    old, host = Place().begin(), Versions(KEYS, HmacSeal("job"))
+    host.write(old.store, b"state", 0)
+    node = StoreBackend(connector(old, mover), "job", mover=mover)
+    node.announce("a/1", b"entry")
+    host.freeze(old.store, list(heirs))
+    return old, node
+
+
 @pytest.mark.parametrize("lands", [True, False])
 def test_heir_that_loses_an_answer_retries_and_leaves_pointers(lands):
-    old, mover = Place().begin(), Mover()
-    host = Versions(KEYS, HmacSeal("job"))
-    host.write(old.store, b"state", 0)
-    node = StoreBackend(Connector(old, mover), "job", mover=mover)
-    node.announce("a/1", b"entry")
-    host.freeze(old.store, ["a/1"])
+    mover = Mover()
+    old, node = frozen(mover)
     old.lose("compare_set", KEYS.moved, lands)
     with pytest.raises(RendezvousConnectionError):
         node.get_state()
@@ -152,13 +158,9 @@ def test_node_on_a_slow_store_finds_the_record_of_its_move(heirs, moved):
         def serve(self):
             raise AssertionError("another node was faster, or the store stays")
 
-    old, mover, seal = Place().begin(), NotServing(), HmacSeal("job")
-    host = Versions(KEYS, seal)
-    host.write(old.store, b"state", 0)
-    node = StoreBackend(SlowConnector(old, mover), "job", mover=mover)
-    node.announce("a/1", b"entry")
-    host.freeze(old.store, heirs)
-    old.store.set(KEYS.moved, seal.sealed(KEYS.moved, moved.encode()))
+    mover = NotServing()
+    old, node = frozen(mover, SlowConnector, heirs)
+    old.store.set(KEYS.moved, HmacSeal("job").sealed(KEYS.moved, moved.encode()))
     assert node.get_state() is None  # a new store, or a new epoch in the same one
     assert mover.followed == ("" if moved == STAYS else moved)
     node.close()
@@ -198,17 +200,13 @@ def test_heir_that_is_too_late_stops_its_store(secrets):
 
 
 def test_heir_that_failed_to_record_its_store_stops_it():
-    old, mover, seal = Place().begin(), Mover(), HmacSeal("job")
-    host = Versions(KEYS, seal)
-    host.write(old.store, b"state", 0)
-    node = StoreBackend(Connector(old, mover), "job", mover=mover)
-    node.announce("a/1", b"entry")
-    host.freeze(old.store, ["a/1"])
+    mover = Mover()
+    old, node = frozen(mover)
     old.lose("compare_set", KEYS.moved, lands=False)
     with pytest.raises(RendezvousConnectionError):
         node.get_state()
     assert mover.serves
-    old.store.set(KEYS.moved, seal.sealed(KEYS.moved, STAYS.encode()))
+    old.store.set(KEYS.moved, HmacSeal("job").sealed(KEYS.moved, STAYS.encode()))
     assert node.get_state() is None  # a new epoch in the old store
     assert (mover.followed, mover.serves) == ("", False)
     node.close()
