@@ -148,11 +148,17 @@ def test_agent_that_ends_during_a_reconnect_is_reported(watcher, watched):
     assert watcher.ended.get(timeout=LONG) == "a"
 
 
-def test_listening_again_keeps_port_and_clears_backlog(watcher, watched):
-    third_parties = [socket.socket() for _ in range(MANY)]
-    for client in third_parties:
+def crowd(port):
+    """Sockets that connect to this port, more than its backlog holds."""
+    clients = [socket.socket() for _ in range(MANY)]
+    for client in clients:
         client.setblocking(False)
-        client.connect_ex((HERE, watched.port))
+        client.connect_ex((HERE, port))
+    return clients
+
+
+def test_listening_again_keeps_port_and_clears_backlog(watcher, watched):
+    third_parties = crowd(watched.port)
     assert watched.lifeline.listen(HERE) == watched.port
     for client in third_parties:
         client.close()
@@ -163,10 +169,7 @@ def test_listening_again_keeps_port_and_clears_backlog(watcher, watched):
 
 def test_full_backlog_reports_no_end(watcher, watched):
     """The watcher then has no lifeline and reports nothing, not even a real end."""
-    third_parties = [socket.socket() for _ in range(MANY)]
-    for client in third_parties:
-        client.setblocking(False)
-        client.connect_ex((HERE, watched.port))
+    third_parties = crowd(watched.port)
     watcher.watch("a", watched.port)
     assert next_ended(watcher) == "next"
     for client in third_parties:
