@@ -6,10 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic_core.interfaces.node import Member, Node
 from elastic_core.rendezvous import model
 from elastic_core.rendezvous.model import (
+    NO_ROUND,
     Cause,
     Closed,
+    Entry,
+    Report,
     RoundId,
     State,
     closed,
@@ -24,6 +28,7 @@ from elastic_core.rendezvous.model import (
     succeeded,
     why,
 )
+from elastic_core.rendezvous.seats import Seat
 
 
 @pytest.fixture
@@ -229,9 +234,6 @@ EVENTS = {
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(EVENTS)), st.sampled_from("abc")), max_size=30))
 def test_repeated_events_change_nothing_within_the_budget(events):
-    from elastic_core.interfaces.node import Member
-    from elastic_core.rendezvous.model import Report, Seat
-
     class Builders:
         @staticmethod
         def report(key, certain=True):
@@ -292,3 +294,28 @@ def test_merged_state_keeps_closing_end_and_restarts(build):
 def test_each_member_watches_the_next_live_one(build, of, changes, neighbour):
     found = build.state("abcd", **changes).neighbour(of)
     assert (found and found.key) == neighbour
+
+
+# -- entries
+
+
+def test_entry_describes_the_node():
+    node = Node("n7", "host7", "trainer", 8, rank_hint=2, max_restarts=3, labels={"rack": "b"})
+    entry = Entry.of(node, "n7/1")
+    assert (entry.key, entry.node, entry.host, entry.role) == ("n7/1", "n7", "host7", "trainer")
+    assert (entry.local_world_size, entry.rank_hint, entry.max_restarts) == (8, 2, 3)
+    assert entry.labels == {"rack": "b"}
+    assert (entry.after, entry.waits, entry.done) == (NO_ROUND, True, NO_ROUND)
+    assert (entry.address, entry.port) == ("", 0)
+
+
+def test_entry_copies_labels():
+    labels = {"rack": "b"}
+    entry = Entry.of(Node("n7", labels=labels), "n7/1")
+    labels["rack"] = "c"
+    assert entry.labels == {"rack": "b"}
+
+
+def test_seat_describes_the_member(build):
+    entry = build.entry("n7/1", node="n7", host="h", address="10.0.0.7", port=4, local_world_size=8)
+    assert entry.seat.member == Member("n7", "h", "10.0.0.7", "default", 8)
