@@ -14,9 +14,9 @@ import sys
 import tempfile
 import textwrap
 import threading
-import time
 
 import pytest
+from elastic_testing import eventually
 
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.workers import group
@@ -63,15 +63,6 @@ def make_plan(workers=1, first_rank=0, **changes):
     return RoundPlan(**{**fields, **changes})
 
 
-def wait_until(condition, what="the condition"):
-    """Poll with a time limit, for conditions that no file descriptor signals."""
-    deadline = time.monotonic() + LONG
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f"waited {LONG} s for {what}"
-        time.sleep(0.005)
-    return result
-
-
 def is_running(pid):
     try:
         with open(f"/proc/{pid}/stat") as file:
@@ -98,7 +89,7 @@ def plan():
 
 @pytest.fixture
 def until():
-    return wait_until
+    return lambda condition, what="the condition": eventually(condition, LONG, what)
 
 
 @pytest.fixture
@@ -132,7 +123,7 @@ def helpers():
 def helpers_gone():
     """A function that waits until the helper threads started by the test have ended."""
     before = helpers()
-    return lambda: wait_until(lambda: helpers() <= before, "the threads to end")
+    return lambda: eventually(lambda: helpers() <= before, LONG, "the threads to end")
 
 
 @pytest.fixture
