@@ -9,6 +9,7 @@ second are treated as equivalent, and only one of them is explored.
 from __future__ import annotations
 
 import math
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from small_world import SLACK, Actor
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from small_world import Rules, World
 
+    Plan = tuple[Callable[[dict[str, Any]], Any], list[tuple[str, Callable[[Any, "View"], Any]]]]
     from elastic_core.rendezvous.effects import Operation
 
 _MOST_KEPT = 100_000
@@ -56,7 +58,7 @@ class Sameness:
         self._numbers: dict[Any, int] = {}
         self._kept: dict[int, tuple[object, int]] = {}
         self._parts: dict[Any, tuple[int, object, object]] = {}
-        self._plans: dict[type, tuple[tuple[str, Callable[[Any, View], Any]], ...]] = {}
+        self._plans: dict[type, Plan] = {}
 
     def __call__(self, world: World) -> int:
         """Returns the number of the world."""
@@ -141,18 +143,21 @@ class Sameness:
         part = self._parts.get(place)
         if part is None:
             known = vars(value)
-            reduced = hash(tuple([treat(known[name], view) for name, treat in self._plan_of(value, known)]))
+            plain, treats = self._plan_of(value, known)
+            reduced = hash((plain(known), *[treat(known[name], view) for name, treat in treats]))
             part = self._parts[place] = reduced, value, view.store  # keeps both, so that their ids stay theirs
         return part[0]
 
-    def _plan_of(self, value: object, known: dict[str, Any]) -> tuple[tuple[str, Callable[[Any, View], Any]], ...]:
+    def _plan_of(self, value: object, known: dict[str, Any]) -> Plan:
+        """A function that returns the attributes that are compared as they are, and the treatments of the others."""
         plan = self._plans.get(type(value))
         if plan is None:
             kind = type(value).__name__
             special = self._special()
-            treats = [(name, special.get(name, special.get(f"{kind}.{name}", _as_it_is))) for name in known]
-            plan = tuple((name, treat) for name, treat in treats if treat is not _left_out)
-            self._plans[type(value)] = plan
+            treats = {name: special.get(name, special.get(f"{kind}.{name}")) for name in known}
+            plain = [name for name, treat in treats.items() if treat is None]
+            treated = [(name, treat) for name, treat in treats.items() if treat not in (None, _left_out)]
+            plan = self._plans[type(value)] = (itemgetter(*plain) if plain else lambda known: ()), treated
         return plan
 
     def _special(self) -> dict[str, Callable[[Any, View], Any]]:
@@ -215,10 +220,6 @@ class Sameness:
 
 def _left_out(value: Any, view: View) -> Any:
     raise NotImplementedError
-
-
-def _as_it_is(value: Any, view: View) -> Any:
-    return value
 
 
 def _count(value: Any, view: View) -> Any:
