@@ -120,25 +120,6 @@ def test_invalid_command_leaves_nothing():
     assert (set(psutil.Process().children(recursive=True)), psutil.Process().num_fds()) == before
 
 
-NOT_CALLABLE = """
-import sys
-from elastic_core.multiprocessing import DefaultLogsSpecs, start_processes
-
-if __name__ == "__main__":
-    command = ["python", "train.py"]
-    context = start_processes("job", command, {0: ()}, {0: {}}, DefaultLogsSpecs(), start_method=sys.argv[1])
-    print(context.wait(60).failures[0].exitcode)
-"""
-
-
-@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
-def test_entry_point_that_is_not_callable_does_not_end_the_program(method, tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(NOT_CALLABLE)
-    done = subprocess.run([sys.executable, program, method], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (0, "1\n")
-
-
 def test_signal_handler_can_close_during_a_wait(start):
     """Even twice, as after a second Ctrl-C."""
     context = start(time.sleep, (600,), start_method="fork")
@@ -151,23 +132,26 @@ def test_signal_handler_can_close_during_a_wait(start):
         signal.signal(signal.SIGALRM, before)
 
 
-EXITS_EARLY = """
+PROGRAM = """
 import sys
 import time
 from elastic_core.multiprocessing import DefaultLogsSpecs, start_processes
 
 if __name__ == "__main__":
-    context = start_processes("job", time.sleep, {0: (600,)}, {0: {}}, DefaultLogsSpecs(), start_method=sys.argv[1])
-    print(*context.pids().values(), flush=True)
+    more = {"envs": {0: {}}, "logs_specs": DefaultLogsSpecs(), "start_method": sys.argv[1]}
+    print(start_processes("job", ["python", "train.py"], {0: ()}, **more).wait(60).failures[0].exitcode)
+    print(*start_processes("job", time.sleep, {0: (600,)}, **more).pids().values(), flush=True)
     raise KeyboardInterrupt
 """
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
-def test_program_that_does_not_wait_ends_its_processes(method, tmp_path):
-    """At its exit, Python's multiprocessing would wait for them."""
+def test_program_survives_a_bad_entry_point_and_ends_its_processes(method, tmp_path):
+    """The first entry point is not callable. The program does not wait for the second process; at its exit, Python's
+    multiprocessing would."""
     program = tmp_path / "program.py"
-    program.write_text(EXITS_EARLY)
+    program.write_text(PROGRAM)
     done = subprocess.run([sys.executable, program, method], capture_output=True, text=True, timeout=300)
     assert "KeyboardInterrupt" in done.stderr
-    assert not psutil.pid_exists(int(done.stdout))
+    exitcode, pid = map(int, done.stdout.split())
+    assert (exitcode, psutil.pid_exists(pid)) == (1, False)
