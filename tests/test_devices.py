@@ -187,5 +187,4 @@ def test_missing_interpreter_is_an_error(monkeypatch):
 
 @pytest.mark.torch
 def test_real_torch_answers():
-    assert probe_torch("cpu") >= 1
     assert count_workers("auto") >= 1
