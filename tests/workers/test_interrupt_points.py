@@ -22,6 +22,10 @@ class HandlerError(Exception):
     """Raised by the handlers of these tests."""
 
 
+def raise_error(number, frame):
+    raise HandlerError
+
+
 @pytest.fixture
 def only_this_code():
     """Turn off garbage collection and coverage. An exception from a signal handler would be lost in the former and
@@ -45,9 +49,6 @@ def spin():
 @pytest.mark.usefixtures("only_this_code")
 def test_signal_at_any_time_leaves_the_block_whole(handle):
     """The alarm comes at every point, also on entry and exit."""
-
-    def raise_error(number, frame):
-        raise HandlerError
 
     handle(signal.SIGALRM, raise_error)
     for turn in range(1000):
@@ -103,9 +104,6 @@ BOTH_ENDS = pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGALRM])  
 def test_signal_at_any_step_restores_and_runs_all_handlers(handle, signum):
     """Including the handlers of other signals, if one raises."""
     seen = []
-
-    def raise_error(number, frame):
-        raise HandlerError
 
     def note(number, frame):
         seen.append(number)

@@ -24,6 +24,10 @@ class HandlerError(Exception):
     """Raised by the handlers of these tests."""
 
 
+def raise_error(number, frame):
+    raise HandlerError
+
+
 class InterruptedStarter:
     """A starter that gets Ctrl-C right after its process has started, before the process is registered."""
 
@@ -114,9 +118,6 @@ def test_held_signals_are_handled_in_order_on_exit(handle):
 def test_raising_handler_does_not_prevent_other_handlers(handle):
     seen = []
 
-    def raise_error(number, frame):
-        raise HandlerError
-
     raising = [signal.SIGTERM, signal.SIGALRM, signal.SIGINT]
     for signum in raising:
         handle(signum, raise_error)
@@ -129,9 +130,6 @@ def test_raising_handler_does_not_prevent_other_handlers(handle):
 
 
 def test_error_in_the_block_is_kept_as_context(handle):
-    def raise_error(number, frame):
-        raise HandlerError
-
     handle(signal.SIGTERM, raise_error)
     with pytest.raises(HandlerError) as raised, interrupts_held():
         signal.raise_signal(signal.SIGTERM)
@@ -185,9 +183,6 @@ def test_signal_raised_by_a_handler_runs_before_the_next_held(handle):
 def test_exception_interrupts_a_running_handler(handle):
     """For example, a handler can set a time limit for itself."""
     continued = []
-
-    def raise_error(number, frame):
-        raise HandlerError
 
     def end(number, frame):
         signal.raise_signal(signal.SIGALRM)
