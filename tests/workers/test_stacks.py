@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from elastic_core.workers import sessions
 from elastic_core.workers.channel import MOST_CHARACTERS, MOST_LINES, DumpSink, arranged, bounded
-from elastic_core.workers.hang import abort, pyspy_dump, silence_reason
+from elastic_core.workers.hang import abort, pyspy_dump
 
 DUMP = """\
 Fatal Python error: Aborted
@@ -220,15 +220,6 @@ def test_abort_kills_a_stopped_process_without_core_dump(sleeper):
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGABRT
     assert not os.WCOREDUMP(status)
     process.returncode = -signal.SIGABRT
-
-
-def test_silence_reason_explains_the_missing_stack(sleeper, until):
-    process = sleeper()
-    until(lambda: sessions.best_table().stat(process.pid).state == "S", "the process to sleep")
-    assert "did not react to SIGABRT for 0.5 s" in silence_reason(process.pid)
-    process.kill()
-    process.wait()
-    assert "the process died of SIGABRT" in silence_reason(process.pid)
 
 
 @pytest.fixture
