@@ -200,12 +200,6 @@ def test_create_backend_returns_a_store_that_can_be_prefixed(free_port):
     backend.close()
 
 
-def test_nodes_meet_in_a_file(parts, tmp_path):
-    first, second = (parts(str(tmp_path / "meeting"), store_type="file") for _ in range(2))
-    first.backend.announce("a", b"1")
-    assert [seen.key for seen in second.backend.roster()] == ["a"]
-
-
 def test_file_that_is_not_a_store_is_refused(parts, tmp_path):
     (tmp_path / "notes.txt").write_text("these are notes and no store\n")
     with pytest.raises(ConfigurationError, match=r"the file '.*notes.txt' is not a torch FileStore"):
@@ -261,19 +255,6 @@ def test_each_round_has_its_own_server_on_the_reserved_port(parts, free_port):
         del worker
     host.stores.release()
     assert not listening(where.master_port)
-
-
-def test_round_store_supports_torch_operations(parts, free_port):
-    part = parts(f"127.0.0.1:{free_port()}")
-    part.backend.connect()
-    store = part.stores.open("1-a", part.stores.reserve(), True)
-    prefixed = distributed().PrefixStore("deeper", store)
-    prefixed.set("key", b"value")
-    assert prefixed.get("key") == b"value"
-    assert prefixed.compare_set("other", "", "new") == b"new"
-    prefixed.wait(["key", "other"])
-    assert prefixed.check(["key"])
-    assert store.multi_get(["deeper/key", "deeper/other"]) == [b"value", b"new"]
 
 
 def test_port_is_only_reserved_without_store_sharing(parts, free_port, monkeypatch):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from elastic_core.errors import RendezvousConnectionError
-
 
 def test_repeated_write_after_a_lost_answer_succeeds(backends):
     backend = backends()
@@ -35,17 +31,3 @@ def test_token_of_a_previous_epoch_is_refused(backends):
     _, token, _ = backend.set_state(b"1")
     assert backend.set_state(b"2", token._replace(epoch="before")) == (b"1", token, False)
     assert backend.wait_for_state(token._replace(epoch="before"), 20)
-
-
-def test_close_ends_waits_immediately(backends, background, eventually):
-    backend = backends()
-    backend.get_state()
-    waits = [background(lambda: backend.wait_for_state(None, 20)), background(lambda: backend.wait_for_roster(20))]
-    backend.get_state()
-    backend.close()
-    for waiting in waits:
-        assert waiting.result() is False
-    backend.close()
-    assert backend.wait_for_state(None, 20) is False
-    with pytest.raises(RendezvousConnectionError, match="closed by this side"):
-        backend.get_state()
