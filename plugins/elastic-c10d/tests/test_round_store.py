@@ -63,12 +63,13 @@ def stores_of(handlers):
 
 class RoundStoreContract(StoreContract):
     kind = "tcp"
+    under_prefix_store = False
 
-    @pytest.fixture(params=["as it is", "under a PrefixStore"])
-    def store(self, request, handlers):
+    @pytest.fixture
+    def store(self, handlers):
         stores = stores_of(handlers(self.kind))
         assert all(isinstance(store, distributed().Store) for store in stores)
-        if request.param != "as it is":
+        if self.under_prefix_store:
             stores = [distributed().PrefixStore("outer", distributed().PrefixStore("inner", store)) for store in stores]
         store, self.other = stores
         return store
@@ -83,6 +84,7 @@ class TestTcpRoundStore(RoundStoreContract):
 
 class TestStaticRoundStore(RoundStoreContract):
     kind = "static"
+    under_prefix_store = True
 
 
 class TestFileRoundStore(RoundStoreContract):
