@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import threading
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,6 +61,33 @@ def pytest_collection_finish():
     """Exempt the thousands of test items, which live as long as this process, from garbage collection."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def put_on_path(tmp_path, monkeypatch):
+    """A function that makes a distribution and returns its folder, which is on sys.path.
+
+    `entry_points` maps a group to its lines; `modules` maps module names to source text.
+    """
+    installed = []
+
+    def put_on_path(name, entry_points, modules=None, version="1.0"):
+        folder = tmp_path / f"site-{len(installed)}"
+        info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        sections = [f"[{group}]\n" + "\n".join(lines) + "\n" for group, lines in entry_points.items()]
+        (info / "entry_points.txt").write_text("\n".join(sections))
+        for module, source in (modules or {}).items():
+            (folder / f"{module}.py").write_text(textwrap.dedent(source))
+            installed.append(module)
+        installed.append(None)
+        monkeypatch.syspath_prepend(str(folder))
+        return folder
+
+    yield put_on_path
+    for module in filter(None, installed):
+        sys.modules.pop(module, None)
 
 
 @pytest.fixture(autouse=True)

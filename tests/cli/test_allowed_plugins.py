@@ -22,20 +22,14 @@ def elastic_add_options():
 
 
 @pytest.fixture(autouse=True)
-def acme(tmp_path, monkeypatch):
+def acme(put_on_path):
     """An installed plugin that adds the flag `--team`."""
-    site = tmp_path / "site"
-    info = site / "acme-1.4.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.4\n")
-    (info / "entry_points.txt").write_text(
-        "[elastic]\nguest = acme_plugin\n[torchrun.handlers]\nzk = no_such_module:create\n"
-        "[torchrun.logs_specs]\nplaces = no_such_module:Specs\n"
-    )
-    (site / "acme_plugin.py").write_text(PLUGIN)
-    monkeypatch.syspath_prepend(str(site))
-    yield
-    sys.modules.pop("acme_plugin", None)
+    entry_points = {
+        "elastic": ["guest = acme_plugin"],
+        "torchrun.handlers": ["zk = no_such_module:create"],
+        "torchrun.logs_specs": ["places = no_such_module:Specs"],
+    }
+    put_on_path("acme", entry_points, {"acme_plugin": PLUGIN}, version="1.4")
 
 
 def listed(*flags: str, capsys) -> dict:

@@ -53,19 +53,13 @@ def elastic_commands():
 
 
 @pytest.fixture
-def installed(tmp_path, monkeypatch):
-    """A function that installs a plugin with the given source."""
+def installed(put_on_path):
+    """A function that installs a plugin with the given source, and returns its folder."""
 
     def installed(source=PLUGIN):
-        info = tmp_path / "commander-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: commander\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text("[elastic]\ncommander = commander_plugin\n")
-        (tmp_path / "commander_plugin.py").write_text(source)
-        monkeypatch.syspath_prepend(str(tmp_path))
+        return put_on_path("commander", {"elastic": ["commander = commander_plugin"]}, {"commander_plugin": source})
 
-    yield installed
-    sys.modules.pop("commander_plugin", None)
+    return installed
 
 
 def test_plugin_command_gets_flags_settings_and_operand(installed, monkeypatch, capfd):
@@ -163,10 +157,10 @@ def test_plugin_cannot_replace_a_builtin_command(installed, capsys):
 
 
 @pytest.mark.integration
-def test_plugin_command_sets_the_exit_code(installed, tmp_path):
-    installed()
+def test_plugin_command_sets_the_exit_code(installed):
+    folder = installed()
     command = [sys.executable, "-m", "elastic_core", "forget", "job7"]
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environ = {**os.environ, "PYTHONPATH": str(folder)}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.split(" ")[0]) == (7, "job7"), done.stderr
 

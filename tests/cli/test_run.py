@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
@@ -186,15 +185,8 @@ def elastic_rendezvous_backends():
 
 
 @pytest.fixture
-def faulty_backend(tmp_path, monkeypatch):
-    info = tmp_path / "faulty-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[elastic]\nfaulty = faulty_plugin\n")
-    (tmp_path / "faulty_plugin.py").write_text(BROKEN_BACKEND)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield
-    sys.modules.pop("faulty_plugin", None)
+def faulty_backend(put_on_path):
+    put_on_path("faulty", {"elastic": ["faulty = faulty_plugin"]}, {"faulty_plugin": BROKEN_BACKEND})
 
 
 def test_plugin_error_names_plugin_with_traceback_on_debug(faulty_backend, script, capfd):
@@ -208,12 +200,8 @@ def test_plugin_error_names_plugin_with_traceback_on_debug(faulty_backend, scrip
     assert "Traceback (most recent call last)" in capfd.readouterr().err
 
 
-def test_plugin_that_fails_to_load_is_a_warning(tmp_path, monkeypatch, script, capfd):
-    info = tmp_path / "lame-2.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lame\nVersion: 2.0\n")
-    (info / "entry_points.txt").write_text("[elastic]\nlame = no_such_module\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_plugin_that_fails_to_load_is_a_warning(put_on_path, script, capfd):
+    put_on_path("lame", {"elastic": ["lame = no_such_module"]})
     assert run(script("")) == 0
     output = capfd.readouterr().err
     assert "plugin failed:" in output
@@ -231,15 +219,8 @@ def elastic_add_options():
 
 
 @pytest.fixture
-def greedy_plugin(tmp_path, monkeypatch):
-    info = tmp_path / "greedy-1.4.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greedy\nVersion: 1.4\n")
-    (info / "entry_points.txt").write_text("[elastic]\ngreedy = greedy_plugin\n")
-    (tmp_path / "greedy_plugin.py").write_text(GREEDY)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield
-    sys.modules.pop("greedy_plugin", None)
+def greedy_plugin(put_on_path):
+    put_on_path("greedy", {"elastic": ["greedy = greedy_plugin"]}, {"greedy_plugin": GREEDY}, version="1.4")
 
 
 def test_plugin_option_named_like_a_setting_is_omitted(greedy_plugin, script, capfd):

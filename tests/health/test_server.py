@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from elastic_core.clock import SystemClock
@@ -43,18 +41,12 @@ def nothing_installed(monkeypatch):
 
 
 @pytest.fixture
-def made(tmp_path, monkeypatch, nothing_installed):
+def made(put_on_path, nothing_installed):
     """The servers made by an installed endpoint `http`."""
-    (tmp_path / "folder_endpoint.py").write_text(PLUGIN)
-    info = tmp_path / "folder_endpoint-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: folder-endpoint\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[elastic]\nendpoint = folder_endpoint\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    put_on_path("folder-endpoint", {"elastic": ["endpoint = folder_endpoint"]}, {"folder_endpoint": PLUGIN})
     import folder_endpoint
 
-    yield folder_endpoint.made
-    del sys.modules["folder_endpoint"]
+    return folder_endpoint.made
 
 
 @pytest.mark.parametrize("kind", [HealthCheckServer, create_healthcheck_server])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -12,33 +11,6 @@ import pytest
 from elastic_core.interfaces.workers import RoundPlan
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the helper modules of these tests
-
-
-@pytest.fixture
-def put_on_path(tmp_path, monkeypatch):
-    """A function that makes a distribution and returns its folder, which is on sys.path.
-
-    `entry_points` maps a group to its lines; `modules` maps module names to source text.
-    """
-    installed = []
-
-    def put_on_path(name, entry_points, modules=None, version="1.0"):
-        folder = tmp_path / f"site-{len(installed)}"
-        info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        sections = [f"[{group}]\n" + "\n".join(lines) + "\n" for group, lines in entry_points.items()]
-        (info / "entry_points.txt").write_text("\n".join(sections))
-        for module, source in (modules or {}).items():
-            (folder / f"{module}.py").write_text(textwrap.dedent(source))
-            installed.append(module)
-        installed.append(None)
-        monkeypatch.syspath_prepend(str(folder))
-        return folder
-
-    yield put_on_path
-    for module in filter(None, installed):
-        sys.modules.pop(module, None)
 
 
 @pytest.fixture

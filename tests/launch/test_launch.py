@@ -340,13 +340,8 @@ def elastic_contribute_environment(context):
 """
 
 
-def test_plugin_options_are_read_from_their_variables(tmp_path, monkeypatch):
-    info = tmp_path / "taste-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: taste\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[elastic]\ntaste = taste_of_a_plugin\n")
-    (tmp_path / "taste_of_a_plugin.py").write_text(TASTE)
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_plugin_options_are_read_from_their_variables(put_on_path, monkeypatch):
+    put_on_path("taste", {"elastic": ["taste = taste_of_a_plugin"]}, {"taste_of_a_plugin": TASTE})
     monkeypatch.setenv("ELASTIC_TASTE", "7")
     assert elastic_launch(config(), os.getenv)("TASTE") == {0: "7"}
     monkeypatch.setenv("ELASTIC_TASTE", "sour")

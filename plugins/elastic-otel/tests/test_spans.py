@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 
 import pytest
@@ -90,21 +89,15 @@ class Broken(SpanExporter):
 
 
 @pytest.fixture
-def exporters(tmp_path, monkeypatch):
+def exporters(put_on_path):
     """Install exporters, of which `kept` and `otlp_proto_grpc` work, and return their module."""
     pytest.importorskip("opentelemetry.sdk")
-    (tmp_path / "folder_exporters.py").write_text(EXPORTERS)
-    info = tmp_path / "folder_exporters-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: folder-exporters\nVersion: 1.0\n")
     kinds = {"kept": "Keeping", "otlp_proto_grpc": "Keeping", "otlp": "Broken", "broken": "Broken"}
-    points = "".join(f"{name} = folder_exporters:{kind}\n" for name, kind in kinds.items())
-    (info / "entry_points.txt").write_text(f"[opentelemetry_traces_exporter]\n{points}")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    points = [f"{name} = folder_exporters:{kind}" for name, kind in kinds.items()]
+    put_on_path("folder-exporters", {"opentelemetry_traces_exporter": points}, {"folder_exporters": EXPORTERS})
     import folder_exporters
 
-    yield folder_exporters
-    del sys.modules["folder_exporters"]
+    return folder_exporters
 
 
 @pytest.mark.parametrize("environ", [{}, {"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from elastic_testing import (
     FakeAgentView,
@@ -57,16 +55,9 @@ def elastic_rendezvous_backends():
 
 
 @pytest.fixture
-def installed(tmp_path, monkeypatch):
+def installed(put_on_path):
     """A distribution with one record of each kind, whose factories return their arguments."""
-    info = tmp_path / "mine-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[elastic]\nmine = mine_plugin\n")
-    (tmp_path / "mine_plugin.py").write_text(PLUGIN)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield
-    sys.modules.pop("mine_plugin", None)
+    put_on_path("mine", {"elastic": ["mine = mine_plugin"]}, {"mine_plugin": PLUGIN})
 
 
 @pytest.mark.usefixtures("installed")
