@@ -81,8 +81,6 @@ if __name__ == "__main__":
         elastic_launch(LaunchConfig(1, 1, 1), work)()
 """
 
-KINDS = ["manager", "pool", pytest.param("loader", marks=pytest.mark.torch)]
-
 
 @pytest.fixture
 def train(elastic):
@@ -108,8 +106,10 @@ def saved(elastic, name):
     return (elastic.cwd / f"saved-{name}").exists()
 
 
-@pytest.mark.parametrize("flags", [(), ("--warm-start",)], ids=["cold", "warm"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "flags"),
+    [("manager", ()), ("pool", ()), ("pool", ("--warm-start",)), pytest.param("loader", (), marks=pytest.mark.torch)],
+)
 def test_workers_save_after_sigterm_to_the_agent(elastic, train, kind, flags):
     agent = two_workers(elastic, kind, *flags, train, "a")
     agent.send_signal(signal.SIGTERM)
@@ -118,9 +118,8 @@ def test_workers_save_after_sigterm_to_the_agent(elastic, train, kind, flags):
     assert saved(elastic, "a-1")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_function_workers_save_after_sigterm(elastic, train, kind):
-    program = elastic.program(sys.executable, train, "a", KIND=kind)
+def test_function_workers_save_after_sigterm(elastic, train):
+    program = elastic.program(sys.executable, train, "a", KIND="manager")
     ready(elastic, "a-0")
     program.send_signal(signal.SIGTERM)
     assert "SignalException: stopped by SIGTERM" in elastic.finish(program).err
@@ -142,19 +141,17 @@ def test_orphaned_program_saves_while_its_peer_saves(elastic, train):
     assert saved(elastic, "a-1")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_worker_saves_when_its_peer_fails(elastic, train, kind):
-    agent = two_workers(elastic, kind, train, "a")
+def test_worker_saves_when_its_peer_fails(elastic, train):
+    agent = two_workers(elastic, "pool", train, "a")
     (elastic.cwd / "fail-a-1").touch()
     assert elastic.finish(agent).code == 1
     assert saved(elastic, "a-0")
     assert not saved(elastic, "a-1")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_workers_save_when_another_node_is_drained(elastic, job, train, kind):
+def test_workers_save_when_another_node_is_drained(elastic, job, train):
     server = job.serve()
-    a, b = job.agents("a b", "--nnodes=2", script=train, KIND=kind)
+    a, b = job.agents("a b", "--nnodes=2", script=train, KIND="pool")
     for name in ("a-0", "b-0"):
         ready(elastic, name)
     where = (f"--rdzv-endpoint={job.endpoint}", "--rdzv-id=job")
@@ -165,11 +162,10 @@ def test_workers_save_when_another_node_is_drained(elastic, job, train, kind):
     end(a, server)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_workers_save_when_another_node_is_lost(elastic, job, train, kind):
+def test_workers_save_when_another_node_is_lost(elastic, job, train):
     server = job.serve()
     job.conf.update(SOON)
-    a, b = job.agents("a b", "--nnodes=2", script=train, KIND=kind)
+    a, b = job.agents("a b", "--nnodes=2", script=train, KIND="manager")
     ready(elastic, "a-0")
     kill_node(b, ready(elastic, "b-0"))
     eventually(lambda: saved(elastic, "a-0"), "the other node's worker to save")
