@@ -51,44 +51,31 @@ entry_point(sys.argv[1:])
 """
 
 
-def test_second_signal_ends_a_handover(job, elastic):
-    """The heir is suspended, so it does not take over the store."""
+@pytest.mark.parametrize("begins", ["when the workers have succeeded", "after a first signal"])
+def test_second_signal_ends_a_handover(job, elastic, begins):
+    """The heir is suspended, so it does not take over the store. After a first signal, the second one once killed the
+    agent, which then left no result file and ended with another exit code."""
     where = (f"--rdzv-endpoint={job.endpoint}", "--rdzv-backend=c10d", "--rdzv-id=job", "--node-id=a", "--nnodes=1:2")
-    flags = ("--exit-barrier-timeout=0", "--rdzv-conf=last_call_timeout=0.2")
+    flags = ("--exit-barrier-timeout=0", "--result-file=result.json", "--rdzv-conf=last_call_timeout=0.2")
     host = job.command("a", elastic.script("patient.py", PATIENT), "run", *where, *flags, job.sleeper, "a")
     host.says("store hosted")
     guest = job.agent("b", "--nnodes=1:2")
     both = job.round(2)
     guest.signal(signal.SIGSTOP)
-    job.end("a")
-    host.says("handing over")
-    host.signal(signal.SIGTERM)
-    host.says("signal received")
+    if begins == "after a first signal":
+        host.signal(signal.SIGTERM)
+        host.says("handing over")
+    else:
+        job.end("a")
+        host.says("handing over")
+        host.signal(signal.SIGTERM)
+        host.says("signal received")
     time.sleep(0.6)  # signals within half a second are one request
     begun = time.monotonic()
     host.signal(signal.SIGTERM)
     assert host.code() == 128 + signal.SIGTERM
     assert time.monotonic() - begun < 30
     assert host.err.count("handing over") == 1
-    kill_node(guest, both.pid("b"))
-
-
-def test_second_signal_after_the_run_ends_a_handover(job, elastic):
-    """The signal once killed the agent, which then left no result file and ended with another exit code."""
-    where = (f"--rdzv-endpoint={job.endpoint}", "--rdzv-backend=c10d", "--rdzv-id=job", "--node-id=a", "--nnodes=1:2")
-    flags = ("--result-file=result.json", "--rdzv-conf=last_call_timeout=0.2")
-    host = job.command("a", elastic.script("patient.py", PATIENT), "run", *where, *flags, job.sleeper, "a")
-    host.says("store hosted")
-    guest = job.agent("b", "--nnodes=1:2")
-    both = job.round(2)
-    guest.signal(signal.SIGSTOP)
-    host.signal(signal.SIGTERM)
-    host.says("handing over")
-    time.sleep(0.6)  # signals within half a second are one request
-    begun = time.monotonic()
-    host.signal(signal.SIGTERM)
-    assert host.code() == 128 + signal.SIGTERM
-    assert time.monotonic() - begun < 30
     assert (elastic.cwd / "result.json").exists()
     kill_node(guest, both.pid("b"))
 
