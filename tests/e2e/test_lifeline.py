@@ -43,7 +43,7 @@ def test_only_agent_and_guardian_hold_the_lifeline(any_store):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize(("any_job", "rank"), [("c10d", 0), ("etcd", 1), ("c10d", 2)], indirect=["any_job"])
 def test_killed_agent_is_replaced_immediately(any_store, rank):
     """Whatever its rank is, so also the leader. Its worker and the worker's children end before the other nodes
     continue."""
@@ -79,6 +79,7 @@ def test_killed_agent_is_the_cause_despite_worker_failures(any_store, rank):
     assert kept.code() == 0
 
 
+@pytest.mark.parametrize("any_job", ["etcd"], indirect=True)
 def test_two_successive_kills_are_noticed(any_store):
     """The node that watched the first one then watches the next one."""
     agents = {name: any_store.agent(name, "--nnodes=1:3") for name in "abc"}
@@ -93,6 +94,7 @@ def test_two_successive_kills_are_noticed(any_store):
     assert last.code() == 0
 
 
+@pytest.mark.parametrize("any_job", ["c10d"], indirect=True)
 def test_terminated_agent_is_not_lost(any_store):
     agents = {name: any_store.agent(name, "--nnodes=1:3") for name in "abc"}
     three = any_store.round(3)
