@@ -165,16 +165,18 @@ def test_job_survives_deletion_of_all_keys(job, secret):
     assert [agent.code(20) for agent in agents] == [0, 0]
 
 
-@pytest.mark.parametrize("address", ["10.0.0.1\0", "\ud800", "\x1b[2J", "x" * 5000])
-def test_invalid_entry_is_ignored(job, address):
+def test_invalid_entries_are_ignored(job):
     agents = job.agents("a b", "--nnodes=2:3")
     first = job.round(2)
     stranger = Stranger(job)
-    keys, slot = stranger.keys, stranger.store.add(stranger.keys.slots, 1)
-    entry = encoded_entry(Entry("evil/1", "evil", "evil", address, 4711))
-    stranger.store.set(keys.beats(slot, "evil/1"), "1")
-    stranger.store.set(keys.slot(slot), b"%d evil/1 " % slot + entry)
-    eventually(lambda: any("entry unreadable" in agent.err for agent in agents), "one to say so")
+    for number, address in enumerate(["10.0.0.1\0", "\ud800", "\x1b[2J", "x" * 5000], 1):
+        name = f"evil/{number}"
+        keys, slot = stranger.keys, stranger.store.add(stranger.keys.slots, 1)
+        entry = encoded_entry(Entry(name, "evil", "evil", address, 4711))
+        stranger.store.set(keys.beats(slot, name), "1")
+        stranger.store.set(keys.slot(slot), b"%d %s " % (slot, name.encode()) + entry)
+        said = f"entry unreadable: node={name} "
+        eventually(lambda said=said: any(said in agent.err for agent in agents), f"one to say {said!r}")
     assert [found.port for found in job.rounds()] == [first.port]
     job.end()
     assert [agent.code() for agent in agents] == [0, 0]
