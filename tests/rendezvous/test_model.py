@@ -15,6 +15,7 @@ from elastic_core.rendezvous.model import (
     Entry,
     Report,
     RoundId,
+    Seat,
     State,
     closed,
     counted_failure,
@@ -28,7 +29,6 @@ from elastic_core.rendezvous.model import (
     succeeded,
     why,
 )
-from elastic_core.rendezvous.seats import Seat
 
 
 @pytest.fixture
