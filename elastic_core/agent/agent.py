@@ -368,7 +368,9 @@ class SimpleElasticAgent(ElasticAgent):
         raise error
 
     def _leave(self, *_: object) -> NoReturn:
-        """Leave without closing the rendezvous, so that the other nodes can continue. Notify them before the stop."""
+        """Leave without closing the rendezvous, so that the other nodes can continue.
+
+        Notify them before the stop, which makes their workers fail. These failures would otherwise use up a restart."""
         signum = self._events.request or signal.SIGTERM
         failures = self._result.failures if self._result_complete else {}  # from before the request
         self._reporter.phase(AgentPhase.DRAINING, self._events.why)

@@ -85,6 +85,7 @@ class Sources:
         self.cwd = cwd
         self._argv = argv
         self._command = command
+        self._line: CommandLine | None = None
         self._files: dict[object, ConfigFile] = {}  # by the value of --config
 
     def allowed_plugins(self, specs: Mapping[str, Spec] = SPECS) -> tuple[str, ...] | None:
@@ -103,8 +104,10 @@ class Sources:
         return allowed
 
     def line(self, specs: Mapping[str, Spec]) -> CommandLine:
-        """Return the command line. `specs` contains the command's flags."""
-        return from_command_line(self._argv, specs, self._command)
+        """Return the command line. `specs` contains the command's flags. If all flags are known, it is read only once."""
+        if self._line is None or not self._line.certain:
+            self._line = from_command_line(self._argv, specs, self._command)
+        return self._line
 
     def gathered(self, line: CommandLine, specs: Mapping[str, Spec]) -> Findings:
         """Return each setting's value from the source with the highest precedence, and the problems of all sources."""
