@@ -225,7 +225,7 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def _is_unknown(uid: int) -> bool:
-    """Return whether this id stands for all users that are unknown in this container, including the machine's root."""
+    """Return whether this id represents all users that are unknown in this container, including the machine's root."""
     try:
         if Path("/proc/self/uid_map").read_text().split() == _ALL_USERS:
             return False

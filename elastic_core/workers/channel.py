@@ -243,7 +243,7 @@ class DumpSink:
 
 
 def arranged(lines: Sequence[str]) -> str:
-    """Return a faulthandler dump, which has the newest thread first, with the main thread first, limited in length."""
+    """Return a faulthandler dump with the main thread first instead of the newest one, limited in length."""
     blocks: list[list[str]] = []
     for line in lines:
         if _HEAD.match(line):

@@ -169,7 +169,7 @@ class LocalWorkers:
                 self._start_one(current, ranks, variables)
             output.begin()
         except BaseException as error:
-            # `begin` frees file descriptors. It raises OSError if it was called before or no thread can be started.
+            # First of all, free file descriptors. OSError: `begin` was called before, or no thread can be started.
             with contextlib.suppress(OSError):
                 output.begin()
             self._end_all(current)

@@ -117,8 +117,8 @@ def substitute_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[s
 
 
 def bind(cpus: Cpus | set[int]) -> None:
-    """Restrict this thread, and what it starts, to these processors. An empty set changes nothing. Errors are ignored,
-    because the system may remove processors at any time."""
+    """Restrict this thread, and its future threads and children, to these processors. An empty set changes nothing.
+    Errors are ignored, because the system may remove processors at any time."""
     if cpus:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, cpus)
