@@ -39,6 +39,7 @@ def test_contributions_are_merged(contributed):
         ("return {'A': 1}", "a variable and its value must be strings; found 'A'=1"),
         ("return {'A=B': ''}", "expected a valid variable, found 'A=B'; the name must not"),
         ("return {'A': chr(0)}", "expected a valid variable, found 'A'; the name must not"),
+        ("return {'A': chr(0xD800)}", "UnicodeEncodeError: "),
     ],
 )
 def test_bad_contribution_is_logged_and_others_are_used(contributed, body, error):
