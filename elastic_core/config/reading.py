@@ -201,8 +201,7 @@ def read(
     own_specs = {spec.name: spec for spec in own}
     line, environ = sources.line({**specs, **own_specs}), sources.environ
     gathered = sources.gathered(line, specs)
-    values, unreadable = parse_found(gathered.found, specs)
-    its_own, unreadable_own = parse_found(line.found, own_specs)
+    values, unreadable = parse_found(gathered.found, {**specs, **own_specs})
     given = Settings(**{name: values[name] for name in SPECS})
     origins: Origins = {name: gathered.found[name].origin if name in gathered.found else DEFAULT for name in specs}
     settings, origins, record, unreadable_options = _with_backend_options(
@@ -211,7 +210,7 @@ def read(
     settings, origins = resolved(settings, origins, record, new_run_id)
     unreadable |= unreadable_options
     broken = broken_rules(settings, unreadable, _places(gathered.found), record)
-    problems = [*gathered.problems, *unreadable.values(), *unreadable_own.values(), *broken]
+    problems = [*gathered.problems, *unreadable.values(), *broken]
     problems += scheduler_problems(given, origins, environ, broken)
     script = line.words[0] if line.words else None
     if require_script and line.certain and not {"module", "no_python", "run_path"} & unreadable.keys():
@@ -229,7 +228,7 @@ def read(
         origins={name: origins[name.replace("-", "_")] for name in (*SPECS, *added)},
         config_file=gathered.config_file,
         added=added,
-        own=its_own,
+        own={name: values[name] for name in own_specs},
         tables=tables,
         left_out=gathered.left_out,
     )
