@@ -268,7 +268,8 @@ class Entry:
     @classmethod
     def of(cls, node: Node, key: str) -> Entry:
         """Return the entry of a node that has not been in a round yet."""
-        return cls(key, node.name, **{name: getattr(node, name) for name in _DESCRIBED})
+        described = {name: getattr(node, name) for name in _DESCRIBED}
+        return cls(key, node.name, **{**described, "labels": dict(node.labels)})
 
     @property
     def described(self) -> Node:
