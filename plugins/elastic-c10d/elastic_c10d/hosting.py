@@ -28,7 +28,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from elastic_c10d.endpoint import Endpoint
-from elastic_c10d.server import allow_connections, bind_for, start_server
+from elastic_c10d.torch_store import allow_connections, bind_for, start_server
 from elastic_core.plugin import (
     Address,
     RendezvousConnectionError,

@@ -1,7 +1,7 @@
-"""TCPStore servers. Each socket listens before it is passed to torch, so that the port is known to be free.
+"""The TCPStore server of `elastic serve`.
 
-torch's server limits neither the amount of data nor the number of connections. `elastic serve` therefore uses
-`OverloadWatch`, which replaces the server if the process grows too much or runs out of file descriptors.
+torch's server limits neither the amount of data nor the number of connections. `OverloadWatch` therefore replaces the
+server if the process grows too much or runs out of file descriptors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import resource
 import socket
 import threading
 from dataclasses import replace
@@ -19,89 +18,28 @@ from typing import TYPE_CHECKING
 
 from elastic_c10d.connection import accepted
 from elastic_c10d.endpoint import Endpoint, parse_endpoints
-from elastic_c10d.torch_store import distributed
+from elastic_c10d.torch_store import allow_connections, bind_for, start_server
 from elastic_core.plugin import (
-    BACKLOG,
     ConfigurationError,
     Problem,
-    bound_everywhere,
-    bound_socket,
     error_text,
     get_logger,
     is_local_address,
     joined_host_port,
     resolve_host,
-    start_tcp_store,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from elastic_c10d.torch_store import Store
-    from elastic_core.plugin import Address, Duration
+    from elastic_core.plugin import Duration
 
 MOST_BYTES = 512 << 20
 """Maximum growth of the process in bytes. Nodes write far less, because the size of their records is limited."""
 
 _LOOK_EVERY: Duration = 1.0
-_PROBES_AFTER, _PROBES_EVERY = 60, 10  # seconds; after nine probes without an answer, the kernel ends the connection
 _MIB = 1 << 20
-_CONNECTIONS_PER_NODE = 4
-_OTHER_FILES = 256
-_ROOM = 65_536
-
-
-def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
-    """Return a socket that listens on the endpoint's port. If `endpoint.is_loopback` is True, the socket listens only
-    on loopback. Otherwise, it listens on all addresses, because a machine's own name often resolves to 127.0.1.1, which
-    other machines cannot reach. Raises OSError, with errno EADDRINUSE if the port is in use."""
-    if endpoint.is_loopback:
-        own = min(addresses, key=lambda address: address.family != socket.AF_INET)
-        sock = bound_socket(own.family, own.sockaddr)
-    else:
-        sock = bound_everywhere(endpoint.port)
-    return _listening(sock)
-
-
-def _listening(sock: socket.socket) -> socket.socket:
-    try:
-        # Accepted connections inherit these options. Without them, connections of vanished machines would stay open.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBES_AFTER)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBES_EVERY)
-        sock.listen(BACKLOG)  # with SO_REUSEADDR, two sockets can bind a port, but only one can listen
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def start_server(sock: socket.socket) -> Store:
-    """Start a TCPStore that owns this socket and serves on it until the store is garbage-collected."""
-    store: Store = start_tcp_store(sock, distributed())
-    return store
-
-
-def allow_connections(nodes: int) -> int:
-    """Raise this process's limit on open files so that `nodes` nodes can connect. If the hard limit permits, also allow
-    for other clients, which could otherwise use up the agent's files. The change is logged if the nodes need it.
-
-    Returns the maximum number of connections, which is half of the limit, but at least the number that the nodes need.
-    """
-    of_nodes = nodes * _CONNECTIONS_PER_NODE
-    needed = of_nodes + _OTHER_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = max(needed, _ROOM)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return max(of_nodes, wanted // 2)
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    log = get_logger(needed=needed, before=soft, now=allowed, hard=hard)
-    if allowed < needed:
-        log.warning("file limit raised", advice="still too low: raise the hard limit (ulimit -Hn) on the store's host")
-    elif soft < needed:
-        log.info("file limit raised")
-    return max(of_nodes, allowed // 2)
 
 
 def own_memory() -> int:

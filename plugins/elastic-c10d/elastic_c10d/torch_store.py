@@ -1,5 +1,6 @@
-"""Support for torch's stores: a delayed import of torch, the store protocol that this package needs, and a store that
-connects on first use.
+"""Support for torch's stores: a delayed import of torch, the store protocol that this package needs, a store that
+connects on first use, and TCPStore servers. A server's socket listens before it is passed to torch, so that the port is
+known to be free.
 
 torch's sockets write a stack trace to stderr for every refused connection and every wait that times out. These traces
 are suppressed, because torch also raises the errors and the agent reports them. torch reads its log level only once,
@@ -9,16 +10,25 @@ when it is imported.
 from __future__ import annotations
 
 import functools
+import resource
+import socket
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
+from elastic_core.plugin import BACKLOG, bound_everywhere, bound_socket, get_logger, import_with, start_tcp_store
 from elastic_core.plugin import Store as RoundStore
-from elastic_core.plugin import import_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
 
+    from elastic_c10d.endpoint import Endpoint
+    from elastic_core.plugin import Address
+
+_PROBES_AFTER, _PROBES_EVERY = 60, 10  # seconds; after nine probes without an answer, the kernel ends the connection
+_CONNECTIONS_PER_NODE = 4
+_OTHER_FILES = 256
+_ROOM = 65_536
 _METHODS = (
     "set", "get", "add", "compare_set", "wait", "check", "delete_key", "append", "multi_get", "multi_set",
     "has_extended_api", "list_keys", "queue_push", "queue_pop", "queue_len", "clone",
@@ -100,3 +110,56 @@ def _forwarder(name: str) -> Callable[..., Any]:
 
     forward.__name__ = name
     return forward
+
+
+def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
+    """Return a socket that listens on the endpoint's port. If `endpoint.is_loopback` is True, the socket listens only
+    on loopback. Otherwise, it listens on all addresses, because a machine's own name often resolves to 127.0.1.1, which
+    other machines cannot reach. Raises OSError, with errno EADDRINUSE if the port is in use."""
+    if endpoint.is_loopback:
+        own = min(addresses, key=lambda address: address.family != socket.AF_INET)
+        sock = bound_socket(own.family, own.sockaddr)
+    else:
+        sock = bound_everywhere(endpoint.port)
+    return _listening(sock)
+
+
+def _listening(sock: socket.socket) -> socket.socket:
+    try:
+        # Accepted connections inherit these options. Without them, connections of vanished machines would stay open.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBES_AFTER)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBES_EVERY)
+        sock.listen(BACKLOG)  # with SO_REUSEADDR, two sockets can bind a port, but only one can listen
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def start_server(sock: socket.socket) -> Store:
+    """Start a TCPStore that owns this socket and serves on it until the store is garbage-collected."""
+    store: Store = start_tcp_store(sock, distributed())
+    return store
+
+
+def allow_connections(nodes: int) -> int:
+    """Raise this process's limit on open files so that `nodes` nodes can connect. If the hard limit permits, also allow
+    for other clients, which could otherwise use up the agent's files. The change is logged if the nodes need it.
+
+    Returns the maximum number of connections, which is half of the limit, but at least the number that the nodes need.
+    """
+    of_nodes = nodes * _CONNECTIONS_PER_NODE
+    needed = of_nodes + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max(needed, _ROOM)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return max(of_nodes, wanted // 2)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    log = get_logger(needed=needed, before=soft, now=allowed, hard=hard)
+    if allowed < needed:
+        log.warning("file limit raised", advice="still too low: raise the hard limit (ulimit -Hn) on the store's host")
+    elif soft < needed:
+        log.info("file limit raised")
+    return max(of_nodes, allowed // 2)
