@@ -22,7 +22,6 @@ import socket
 import stat
 import struct
 import threading
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import WeakValueDictionary
@@ -241,8 +240,7 @@ class BorrowedTcpConnector:
         self._dialer.close()
 
 
-@dataclass(frozen=True)
-class _Stuck:
+class _Stuck(NamedTuple):
     """A TCPStore constructor that has not returned yet, and the port that it connects to."""
 
     port: int

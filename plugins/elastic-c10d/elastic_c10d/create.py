@@ -18,7 +18,6 @@ from elastic_c10d.plugin import C10D
 from elastic_c10d.tcp_connector import PATIENCE, TcpConnector
 from elastic_c10d.torch_store import distributed, lazy_store
 from elastic_core.plugin import (
-    HOLE_PATIENCE,
     ConfigurationError,
     MadeStores,
     PortReservation,
@@ -60,12 +59,11 @@ class C10dRendezvousBackend(StoreBackend):
         store: Store | StoreConnector,
         run_id: str,
         clock: Clock | None = None,
-        hole_patience: Duration = HOLE_PATIENCE,
         observes: bool = False,
     ) -> None:
         connector = as_connector(store)
         mover = connector if isinstance(connector, TcpConnector) else None
-        super().__init__(connector, run_id, "c10d", clock, hole_patience, observes, mover)
+        super().__init__(connector, run_id, "c10d", clock, observes=observes, mover=mover)
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,13 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, ma
     half = min(options["join_timeout"], options["connect_timeout"] or math.inf) / 2
     connector = connector_for(params, options, min(patience, half), half)
     backend = C10dRendezvousBackend(connector, params.run_id)
-    address, workers = _advertised(params, connector), WorkersStore(everywhere=bool(master))
+
+    def address() -> str:
+        if not isinstance(connector, TcpConnector):
+            return advertised_address(params, ())
+        return connector.local_address or advertised_address(params)
+
+    workers = WorkersStore(everywhere=bool(master))
     return HandlerParts(backend, round_stores(connector, params.run_id, address, workers, master))
 
 
@@ -256,12 +260,3 @@ def tcp_store(endpoint: Endpoint, is_host: bool | None, timeout: Duration) -> St
         raise
     store.set_timeout(timedelta(seconds=timeout))
     return hosting.server or store
-
-
-def _advertised(params: RendezvousParameters, connector: StoreConnector) -> Callable[[], str]:
-    def address() -> str:
-        if not isinstance(connector, TcpConnector):
-            return advertised_address(params, ())
-        return connector.local_address or advertised_address(params)
-
-    return address
