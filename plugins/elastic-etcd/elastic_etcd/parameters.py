@@ -18,7 +18,7 @@ from elastic_core.plugin import (
 )
 from elastic_etcd.client.channel import Security
 from elastic_etcd.client.members import Login
-from elastic_etcd.plugin import CONNECTION, LEASE_TTL
+from elastic_etcd.plugin import CONNECTION, LEASE_TTL, PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 2379
 ORIGIN = "--rdzv-endpoint"
 
-PREFIX = "elastic"
 PASSWORD_ENV = "ELASTIC_ETCD_PASSWORD"
 SHORTEST_TTL: Duration = 2.0  # etcd's minimum
 _CERTIFICATES = ("ca_cert", "ssl_cert", "ssl_cert_key")
@@ -59,11 +58,11 @@ class EtcdParameters:
     heartbeats)."""
 
     endpoints: tuple[Endpoint, ...]
-    security: Security | None = None
-    login: Login | None = None
-    prefix: str = PREFIX
-    read_timeout: Duration = 5.0
-    lease_ttl: Duration | None = None
+    security: Security | None
+    login: Login | None
+    prefix: str
+    read_timeout: Duration
+    lease_ttl: Duration | None
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -10,13 +10,11 @@ from elastic_core.plugin import Option, RendezvousBackendRecord, StoreRecord, ho
 if TYPE_CHECKING:
     from elastic_core.plugin import Context, RendezvousBackend, RendezvousHandler, RendezvousParameters, Settings, Store
 
+PREFIX = "elastic"
 CONNECTION = (
     Option("read_timeout", float, 5.0, "time limit for an operation, across all members", "seconds", above=0),
     Option(
-        "protocol",
-        str,
-        None,
-        "http or https; defaults to the endpoints' scheme, or to https if a certificate is set",
+        "protocol", str, None, "http or https; defaults to the endpoints' scheme, or to https if a certificate is set"
     ),
     Option(
         "ca_cert", str, None, "PEM file with the CAs that sign the servers' certificates; defaults to the system's CAs"
@@ -28,7 +26,7 @@ CONNECTION = (
     Option("password_file", str, None, "file with the password, which other users must not be able to read"),
     Option("password_env", str, None, "environment variable with the password; defaults to ELASTIC_ETCD_PASSWORD"),
     Option("insecure_password", bool, False, "allow the password to be sent unencrypted over the network"),
-    Option("prefix", str, "elastic", "prefix of all keys"),
+    Option("prefix", str, PREFIX, "prefix of all keys"),
 )
 LEASE_TTL = Option(
     "lease_ttl",

@@ -29,7 +29,7 @@ from elastic_etcd.client.errors import (
 )
 from elastic_etcd.client.lease_keeper import LeaseKeeper
 from elastic_etcd.client.values import Committed, Compare, Delete, Field, Get, KeyValue, Put, Transaction, end_of
-from elastic_etcd.parameters import PREFIX
+from elastic_etcd.plugin import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

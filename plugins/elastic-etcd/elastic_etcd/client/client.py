@@ -143,9 +143,7 @@ class Call:
             member = self._members.current()
             metadata: Metadata = ()
             try:
-                metadata = self._tokens.at_hand or self._tokens.metadata(
-                    member, min(max(LOGGING_IN, self._client.attempt), self._left())
-                )
+                metadata = self._tokens.metadata(member, min(max(LOGGING_IN, self._client.attempt), self._left()))
                 return self._ask(member, metadata)
             except Failure as failure:
                 self._handle(member, metadata, failure)

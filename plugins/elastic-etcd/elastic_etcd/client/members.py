@@ -259,11 +259,10 @@ class Login:
 
 
 class Tokens:
-    """The token in use. If a new one is needed, one thread logs in, and other threads wait. `at_hand` is the metadata,
-    or None if a login is needed first."""
+    """The token in use. If a new one is needed, one thread logs in, and other threads wait."""
 
     def __init__(self, login: Login | None) -> None:
-        self.at_hand: Metadata | None = HAS_LEADER if login is None else None
+        self._known: Metadata | None = None
         self._login = login
         self._logging_in = threading.Lock()
 
@@ -273,12 +272,14 @@ class Tokens:
         EtcdClosed."""
         if self._login is None:
             return HAS_LEADER
+        if (known := self._known) is not None:
+            return known
         if not self._logging_in.acquire(timeout=patience):
             raise Failure("DEADLINE_EXCEEDED", "logging in took too long")
         try:
-            known = self.at_hand
+            known = self._known
             if known is None:
-                known = self.at_hand = _log_in(member, self._login, patience)
+                known = self._known = _log_in(member, self._login, patience)
             return known
         finally:
             self._logging_in.release()
@@ -287,8 +288,8 @@ class Tokens:
         """Record that the server does not know this token. Returns whether the next `metadata` will log in again."""
         if self._login is None:
             return False
-        if self.at_hand == metadata:  # otherwise another thread has already replaced it
-            self.at_hand = None
+        if self._known == metadata:  # otherwise another thread has already replaced it
+            self._known = None
         return True
 
 
