@@ -69,7 +69,7 @@ class LegacySettings:
         kept: how long a run's document is kept after its last writer exits (the retention time).
 
     Raises:
-        ValueError: a value is out of range.
+        ValueError: the run ID is empty, or a number of nodes is out of range.
     """
 
     run_id: str
@@ -88,10 +88,6 @@ class LegacySettings:
             raise ValueError("the run id is empty; set --rdzv-id")
         if not 1 <= self.min_nodes <= self.max_nodes:
             raise ValueError(f"expected 1 <= min_nodes <= max_nodes, found {self.min_nodes} and {self.max_nodes}")
-        if not 0 < self.timeout < float("inf"):
-            raise ValueError(f"expected a timeout above 0 s, found {self.timeout}")
-        if not 0 <= self.last_call < float("inf"):
-            raise ValueError(f"expected a last_call timeout of 0 s or more, found {self.last_call}")
 
     @property
     def bounds(self) -> Bounds:
