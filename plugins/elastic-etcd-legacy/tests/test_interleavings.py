@@ -194,15 +194,10 @@ def play(world, story):
             world.expire()
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.integers(2, 4), BOUNDS, STORIES)
-def test_random_schedules_keep_the_invariants(nodes, bounds, story):
-    play(World(nodes, bounds), story)
-
-
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(2, 4), BOUNDS, STORIES)
 def test_round_forms_after_any_random_schedule(nodes, bounds, story):
+    """The world checks the invariants after every write."""
     world = World(nodes, bounds)
     play(world, story)
     world.settle()
