@@ -24,13 +24,6 @@ def paragraph(err):
     return err[err.index("elastic: ") :]
 
 
-def test_missing_script_is_an_error(elastic):
-    done = elastic.run("nowhere.py")
-    assert done.code == BAD
-    assert "nowhere.py" in paragraph(done.err)
-    assert "does not exist" in paragraph(done.err)
-
-
 def test_syntax_error_is_not_restarted(elastic):
     script = elastic.script("broken.py", "def f(:\n    pass\n")
     done = elastic.run("--max-restarts=5", script)
@@ -84,13 +77,6 @@ def test_unwritable_log_dir_is_an_error(elastic):
     done = elastic.run("-r", "3", "--log-dir=taken/logs", elastic.script("hello.py", "print('hello')\n"))
     assert done.code == BAD
     assert "--log-dir: cannot write to" in paragraph(done.err)
-
-
-def test_unwritable_result_file_is_an_error(elastic):
-    done = elastic.run("--result-file=no/such/folder.json", elastic.script("hello.py", "print('hello')\n"))
-    assert done.code == BAD
-    assert "--result-file" in paragraph(done.err)
-    assert "hello" not in done.out
 
 
 def test_command_that_cannot_run_is_an_error(elastic):
@@ -193,34 +179,6 @@ def test_leftover_grandchildren_are_ended(elastic):
     assert done.code == 0
     assert done.out.count("parent is done") == 2
     assert "leftover processes" in done.err
-
-
-def test_agents_death_ends_workers_and_grandchildren(elastic, read_fifo):
-    fifo, read = read_fifo
-    script = elastic.script(
-        "parent.py",
-        f"""
-        import os, subprocess, sys, time
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        print(os.getpid(), child.pid, file=open({fifo!r}, "w"), flush=True)
-        time.sleep(600)
-        """,
-    )
-    process = elastic.start("run", "--nproc-per-node=2", script)
-    pids = [int(pid) for line in read(2) for pid in line.split()]
-    handles = [os.pidfd_open(pid) for pid in pids]
-    process.kill()
-    elastic.finish(process)
-    for handle in handles:
-        assert_ends(handle)
-
-
-def assert_ends(handle, timeout=60):
-    import select
-
-    ended = select.select([handle], [], [], timeout)[0]
-    os.close(handle)
-    assert ended
 
 
 def small_disk(folder):
