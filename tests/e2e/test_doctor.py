@@ -71,19 +71,6 @@ def test_missing_store_is_a_fault_only_when_expected(elastic, endpoint):
     assert levels(done)["store"] == "fault"
 
 
-def test_missing_backend_is_a_fault_and_bad_flag_an_error(elastic, endpoint):
-    missing, unreadable = (
-        elastic.fork("doctor", "--rdzv-endpoint", endpoint, "--rdzv-id=job", *words, "--json")
-        for words in (("--rdzv-backend=etcd-v4",), ("--nnodes=0",))
-    )
-    done = elastic.finish(missing, 90)
-    assert done.code == 2, done.out + done.err
-    assert levels(done)["backend"] == "fault"
-    done = elastic.finish(unreadable, 90)
-    assert (done.code, done.out) == (2, "")
-    assert "--nnodes" in done.err
-
-
 @pytest.mark.parametrize("place", [pytest.param((), marks=pytest.mark.nightly), ("--rdzv-endpoint=localhost:0",)])
 def test_single_node_checks_no_store(elastic, place):
     done = elastic.finish(elastic.fork("doctor", "--rdzv-backend=c10d", *place, "--json"), 90)

@@ -182,21 +182,3 @@ def test_foreign_text_cannot_control_a_terminal(cluster, elastic, tmp_path):
         assert sum(line.startswith("Root cause: ") for line in text.splitlines()) == 1
     assert all(done.out == "\x1b[32mgreen\x1b[0m\n" for done in ended), "workers' output is unchanged"
     assert "\x1b]0;owned\x07\x1b[2J\x9b31m \u202egpj" in cluster.status()["first_failure"]["message"]
-
-
-def test_succeeded_jobs_status_is_closed(cluster, elastic):
-    agents = [cluster.node(name, elastic.script("done.py", ""), nodes="2") for name in ("n0", "n1")]
-    assert [elastic.finish(agent, 120).code for agent in agents] == [0, 0]
-    found = cluster.status()
-    assert (found["phase"], found["closed"]["succeeded"]) == ("closed", True)
-    assert set(standings(found["members"]).values()) <= {"gone", "done", "leaving"}
-
-
-def test_unresponsive_store_is_an_error(cluster):
-    cluster.server.send_signal(signal.SIGSTOP)
-    try:
-        done = cluster.command("status", "--timeout=1")
-        assert done.code == 4, done.err
-        assert "does not answer" in done.err
-    finally:
-        cluster.server.send_signal(signal.SIGCONT)
