@@ -59,30 +59,6 @@ def manager_of(install_plugin):
     return manager_of
 
 
-def test_hooks_are_in_the_order_of_a_launch():
-    assert HOOKS == (
-        "elastic_add_options",
-        "elastic_rendezvous_backends",
-        "elastic_stores",
-        "elastic_watchdogs",
-        "elastic_health_endpoints",
-        "elastic_worker_starters",
-        "elastic_rank_policies",
-        "elastic_health_checks",
-        "elastic_notices",
-        "elastic_commands",
-        "elastic_round_formed",
-        "elastic_contribute_environment",
-        "elastic_workers_started",
-        "elastic_worker_exited",
-        "elastic_worker_failed",
-        "elastic_restart_decided",
-        "elastic_phase_changed",
-        "elastic_recovered",
-        "elastic_agent_finished",
-    )
-
-
 @pytest.mark.parametrize("hook", HOOKS)
 def test_every_hook_documents_its_calls_and_exceptions(hook):
     text = " ".join(inspect.getdoc(getattr(spec, hook)).split())
