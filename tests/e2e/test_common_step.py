@@ -144,6 +144,7 @@ def test_other_nodes_save_the_same_step_and_resume_there(any_job, elastic, train
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("any_job", ["etcd"], indirect=True)
 def test_all_nodes_save_before_another_one_joins(any_job, elastic, train):
     a = any_job.agent("a", "--nnodes=1:2", "--nproc-per-node=2", script=train)
     training(elastic, "a", 2)
@@ -157,7 +158,7 @@ def test_all_nodes_save_before_another_one_joins(any_job, elastic, train):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("first", ["a", "b"])
+@pytest.mark.parametrize(("any_job", "first"), [("c10d", "a"), ("etcd", "b")], indirect=["any_job"])
 def test_workers_save_although_those_of_another_node_have_finished(any_job, elastic, train, first):
     agents = dict(zip("ab", two_nodes(any_job, elastic, train), strict=True))
     finished, other = agents.pop(first), *agents.values()
@@ -180,6 +181,7 @@ def at(job):
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("any_job", ["c10d"], indirect=True)
 def test_status_shows_which_workers_have_saved(any_job, elastic, train):
     a, b = any_job.agents("a b", "--nnodes=2", "--nproc-per-node=2", "--shutdown-timeout=240", script=train, HELD="1")
     training(elastic, "ab", 4)
@@ -202,7 +204,7 @@ def test_status_shows_which_workers_have_saved(any_job, elastic, train):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("command", [["drain", "b"], ["stop"]])
+@pytest.mark.parametrize(("any_job", "command"), [("c10d", ["drain", "b"]), ("etcd", ["stop"])], indirect=["any_job"])
 def test_commands_let_all_nodes_save_the_same_step(any_job, elastic, train, command):
     a, b = two_nodes(any_job, elastic, train)
     assert any_job.command("command", *command, *at(any_job)).code() == 0
