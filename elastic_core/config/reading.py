@@ -104,7 +104,7 @@ class Sources:
         return allowed
 
     def line(self, specs: Mapping[str, Spec]) -> CommandLine:
-        """Return the command line. `specs` contains the command's flags. If all flags are known, it is read only once."""
+        """Return the command line, read once if all flags are known. `specs` contains the command's flags."""
         if self._line is None or not self._line.certain:
             self._line = from_command_line(self._argv, specs, self._command)
         return self._line
