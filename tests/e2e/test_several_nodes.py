@@ -91,19 +91,6 @@ def test_nodes_leave_and_join_without_restarts(any_job):
     assert codes(host, newcomer) == [0, 0]
 
 
-def test_fixed_size_job_restarts_after_a_killed_worker(any_job):
-    agents = any_job.agents("a b", "--nnodes=2", "--nproc-per-node=2", "--max-restarts=2")
-    first = any_job.round(4)
-    for count in ("1", "2"):
-        kill(first.pid("a"))
-        second = any_job.round(4, after=first)
-        assert second.restarts == {count}
-        assert second.nodes == first.nodes
-        first = second
-    any_job.end()
-    assert codes(*agents) == [0, 0]
-
-
 def test_spare_replaces_a_lost_member(any_job):
     """Two members and two spares: one spare replaces a lost member, the other one is never needed."""
     any_job.conf |= {"last_call_timeout": "10", **SOON}
@@ -129,6 +116,7 @@ def test_spare_replaces_a_lost_member(any_job):
         assert server.code() == 0
 
 
+@pytest.mark.parametrize("any_job", ["etcd"], indirect=True)
 def test_exhausted_restarts_end_all_agents(any_job):
     """Every agent reports the first failure, with its node, rank and last output; exit codes show whose it was."""
     here, there = any_job.agents("a b", "--nnodes=2", "--max-restarts=1")
@@ -146,6 +134,7 @@ def test_exhausted_restarts_end_all_agents(any_job):
         assert "--max-restarts" in agent.report
 
 
+@pytest.mark.parametrize("any_job", ["c10d"], indirect=True)
 def test_finished_node_waits_until_a_signal_or_the_end(any_job):
     """A finished node waits for the others, so that it can take part again if one of them fails. A signal ends the
     wait, and the rest of the job continues."""
@@ -165,6 +154,7 @@ def test_finished_node_waits_until_a_signal_or_the_end(any_job):
     assert codes(other, host) == [0, 0]
 
 
+@pytest.mark.parametrize("any_job", ["etcd"], indirect=True)
 def test_finished_node_rejoins_when_another_fails(any_job):
     agents = any_job.agents("a b", "--nnodes=2", "--max-restarts=1", "--log-level=debug")
     first = any_job.round(2)
@@ -177,6 +167,7 @@ def test_finished_node_rejoins_when_another_fails(any_job):
     assert codes(*agents) == [0, 0]
 
 
+@pytest.mark.parametrize("any_job", ["c10d"], indirect=True)
 def test_rank_hints_roles_and_node_sizes_apply(any_job):
     """Node ranks are as hinted, whichever node comes first; ranks within a role count only the role's nodes."""
     agents = [
