@@ -9,7 +9,6 @@ from job_of_nodes import Job, kill
 
 pytestmark = pytest.mark.torch
 
-NAME = "acme-meeting"
 HANDLER = """
 import torch  # at the top, as such modules have it
 from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend
@@ -37,25 +36,14 @@ WITHOUT_THE_VARIABLE = """
 import os
 assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in os.environ
 """
-ENTRY_POINTS = """
-[torchrun.handlers]
-acme = acme_meeting:handler
-moody = acme_moody:handler
-gone = acme_gone:handler
-"""
 
 
 @pytest.fixture
-def site(tmp_path):
+def site(put_on_path):
     """The folder in which the package is installed, for PYTHONPATH."""
-    folder = tmp_path / "site"
-    info = folder / "acme_meeting-2.1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 2.1\n")
-    (info / "entry_points.txt").write_text(ENTRY_POINTS)
-    (folder / "acme_meeting.py").write_text(HANDLER)
-    (folder / "acme_moody.py").write_text(MOODY)
-    return str(folder)
+    points = ["acme = acme_meeting:handler", "moody = acme_moody:handler", "gone = acme_gone:handler"]
+    modules = {"acme_meeting": HANDLER, "acme_moody": MOODY}
+    return str(put_on_path("acme-meeting", {"torchrun.handlers": points}, modules, version="2.1"))
 
 
 @pytest.fixture
@@ -100,32 +88,19 @@ def test_store_hosts_exit_spares_healthy_workers(acme, site):
     assert other.err.count("rendezvous out of reach") == 1
 
 
-def error_output(elastic, backend, **environment):
-    """The error output of a run with this backend."""
-    where = (f"--rdzv-backend={backend}", "--rdzv-endpoint=127.0.0.1:29400", "--rdzv-id=job", "--nnodes=2")
-    done = elastic.run(*where, "--rdzv-conf=mood=bad", elastic.script("train.py", ""), **environment)
-    assert done.code == 2
-    assert "Traceback" not in done.err
-    return done.err
-
-
 @pytest.mark.parametrize(
     ("backend", "words"),
     [
         ("moody", "'moody' of plugin 'moody' of acme-meeting 2.1 failed: LookupError: expected a good mood"),
         ("gone", "'gone' of plugin 'gone' of acme-meeting 2.1 failed: ModuleNotFoundError: No module named"),
-        (
-            "acne",
-            "no rendezvous backend named 'acne' is installed; did you mean 'acme'?\n  installed: acme (acme-",
-        ),
     ],
 )
 def test_handler_error_names_its_package(elastic, site, backend, words):
-    assert words in error_output(elastic, backend, PYTHONPATH=site)
-
-
-def test_unknown_backend_is_an_error(elastic):
-    assert "no rendezvous backend named 'acme' is installed\n  installed: " in error_output(elastic, "acme")
+    where = (f"--rdzv-backend={backend}", "--rdzv-endpoint=127.0.0.1:29400", "--rdzv-id=job", "--nnodes=2")
+    done = elastic.run(*where, "--rdzv-conf=mood=bad", elastic.script("train.py", ""), PYTHONPATH=site)
+    assert done.code == 2
+    assert words in done.err
+    assert "Traceback" not in done.err
 
 
 def test_handler_is_listed_with_its_package(elastic, site):
