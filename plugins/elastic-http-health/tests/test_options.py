@@ -138,12 +138,14 @@ def ipv6():
         return False
 
 
+def elastic(tmp_path, *words, **environ):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "PET_"))}
+    command = (sys.executable, "-m", "elastic_core", *words)
+    return subprocess.run(command, env={**kept, **environ}, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+
+
 def run(tmp_path, *flags):
-    script = tmp_path / "ok.py"
-    script.write_text("print('ran')\n")
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "PET_"))}
-    command = (sys.executable, "-m", "elastic_core", "run", "--node-id=n", *flags, str(script))
-    return subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+    return elastic(tmp_path, "run", "--node-id=n", *flags, "--no-python", "echo", "ran")
 
 
 @pytest.mark.integration
@@ -185,10 +187,8 @@ def test_token_file_content_never_leaves_the_agent(tmp_path):
     script = tmp_path / "worker.py"
     script.write_text(WORKER.replace("{port}", str(held.port)))
     flags = ("--log-level=debug", f"--health-port={held.port}", f"--health-conf=token_file={token}", str(script))
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "PET_"))}
     for command in ("run", "explain"):
-        whole = (sys.executable, "-m", "elastic_core", command, "--rdzv-id=j", *flags)
-        done = subprocess.run(whole, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+        done = elastic(tmp_path, command, "--rdzv-id=j", *flags)
         assert done.returncode == 0, done.stderr
         assert "s3cret" not in done.stdout + done.stderr
         assert ("elastic_ready" in done.stdout) == (command == "run")
@@ -218,33 +218,14 @@ sys.exit(subprocess.run([sys.executable, "-m", "elastic_core", "run", "--no-pyth
 def test_nested_agent_does_not_reuse_the_health_port(name, tmp_path):
     (tmp_path / "nested.py").write_text(NESTED)
     held = PortReservation()  # keeps other processes off the port
-    done = subprocess.run(
-        [sys.executable, "-m", "elastic_core", "run", str(tmp_path / "nested.py")],
-        env={**os.environ, name: str(held.port), "ELASTIC_HEALTH": "http", "ELASTIC_HEALTH_CONF": "token=s3cret"},
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
+    environ = {name: str(held.port), "ELASTIC_HEALTH": "http", "ELASTIC_HEALTH_CONF": "token=s3cret"}
+    done = elastic(tmp_path, "run", "nested.py", **environ)
     held.release()
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
 @pytest.mark.integration
-def test_unused_health_variables_reach_the_workers():
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "elastic_core",
-            "run",
-            "--health=none",
-            "--no-python",
-            "printenv",
-            "ELASTIC_HEALTH_PORT",
-        ],
-        env={**os.environ, "ELASTIC_HEALTH_PORT": "1"},
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
+def test_unused_health_variables_reach_the_workers(tmp_path):
+    words = ("run", "--health=none", "--no-python", "printenv", "ELASTIC_HEALTH_PORT")
+    done = elastic(tmp_path, *words, ELASTIC_HEALTH_PORT="1")
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
