@@ -157,8 +157,3 @@ def test_failure_and_end_of_the_round_are_kept(job, snapshot, failure):
     found = snapshot(failed(job.state("ab"), RoundId(3), report), job.entries("ab"))
     assert found.state.end == End(Cause.FAILURE, "a", "rank 1 on a: exit code 1", (report,), counted=True)
     assert list(first_failures(found.state)) == [1]
-
-
-def test_nodes_in_a_store_with_leases_have_no_age(job, snapshot):
-    found = snapshot(job.state("a"), job.entries("a"), leased=True)
-    assert (found.members[0].standing, found.members[0].beat.age) == (NodeStanding.RUNNING, None)
