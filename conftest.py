@@ -90,6 +90,16 @@ def put_on_path(tmp_path, monkeypatch):
         sys.modules.pop(module, None)
 
 
+@pytest.fixture
+def shell(tmp_path):
+    """Runs the blocks of pages in the test's folder."""
+    from blocks import Shell
+
+    made = Shell(tmp_path)
+    yield made
+    made.close()
+
+
 @pytest.fixture(autouse=True)
 def shown_warnings():
     """Send warnings to stderr, whatever an earlier test has configured, because many tests check them."""

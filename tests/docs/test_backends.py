@@ -6,16 +6,14 @@ import re
 import sys
 
 import pytest
-from blocks import Shell, block_of
+from blocks import block_of
 
 
 @pytest.fixture
-def shell(tmp_path):
-    made = Shell(tmp_path)
+def shell(shell, tmp_path):
     (tmp_path / "board.py").write_text(block_of("docs/extend/backends.md", "class BoardBackend"))
     (tmp_path / "test_board.py").write_text(block_of("docs/extend/backends.md", "BackendContract)"))
-    yield made
-    made.close()
+    return shell
 
 
 def test_example_fulfils_its_contract(shell):

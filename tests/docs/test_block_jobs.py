@@ -10,7 +10,7 @@ import time
 
 import pytest
 from block_kinds import BLOCKS, need, of_kind, parameters, without_pip
-from blocks import LIMIT_S, Shell, free_port
+from blocks import LIMIT_S, free_port
 
 TRAIN = """
 import os, sys
@@ -20,11 +20,9 @@ WAIT = "import pathlib, time\nwhile not pathlib.Path('done').exists(): time.slee
 
 
 @pytest.fixture
-def shell(tmp_path):
-    made = Shell(tmp_path)
+def shell(shell, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
-    yield made
-    made.close()
+    return shell
 
 
 @pytest.fixture

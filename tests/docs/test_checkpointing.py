@@ -6,7 +6,7 @@ import re
 import signal
 
 import pytest
-from blocks import Shell, block_of
+from blocks import block_of
 
 PAGE = "docs/guides/checkpointing.md"
 STEP = "optimizer.zero_grad()\n"
@@ -16,13 +16,6 @@ THREADS = """
 print([open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")], flush=True)
 """
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture
-def shell(tmp_path):
-    made = Shell(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("words", ["DistributedDataParallel(", "fully_shard("])

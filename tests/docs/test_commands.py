@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from blocks import Shell, all_blocks, blocks_on, free_port
+from blocks import all_blocks, blocks_on, free_port
 
 from elastic_core.cli import main
 from elastic_core.errors import ExitCode
@@ -43,13 +43,6 @@ def test_page_lists_exactly_the_flags_of_the_help(capsys, name):
     usage, _, about = text.removeprefix("usage: ").partition("\n\nflags:")[0].partition("\n\n")
     assert usage in SECTIONS[name]
     assert about in SECTIONS[name]
-
-
-@pytest.fixture
-def shell(tmp_path):
-    made = Shell(tmp_path)
-    yield made
-    made.close()
 
 
 EXAMPLES = [text.strip() for text in blocks_on("docs/reference/commands.md", "sh")]

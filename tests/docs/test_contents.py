@@ -6,8 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-from blocks import Shell, block_of
+from blocks import block_of
 
 from elastic_core.rendezvous.model import Cause
 
@@ -18,13 +17,6 @@ DOCS = ROOT / "docs"
 def test_index_leads_to_every_page():
     links = set(re.findall(r"\]\(([\w/-]+\.md)\)", (DOCS / "index.md").read_text()))
     assert links == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"index.md"}
-
-
-@pytest.fixture
-def shell(tmp_path):
-    made = Shell(tmp_path)
-    yield made
-    made.close()
 
 
 def test_documented_store_fulfils_its_contract(shell):

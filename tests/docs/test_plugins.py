@@ -8,13 +8,13 @@ import subprocess
 import sys
 
 import pytest
-from blocks import Shell, block_of
+from blocks import block_of
 
 PAGE = "docs/extend/plugins.md"
 
 
 @pytest.mark.integration
-def test_tutorial_plugin_logs_the_failed_worker(tmp_path):
+def test_tutorial_plugin_logs_the_failed_worker(shell, tmp_path):
     pytest.importorskip("hatchling")
     folder, site = tmp_path / "elastic-pager", tmp_path / "site"
     folder.mkdir()
@@ -23,10 +23,6 @@ def test_tutorial_plugin_logs_the_failed_worker(tmp_path):
     install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*install, "--target", str(site), "."], cwd=folder, check=True, timeout=300)
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
-    shell = Shell(tmp_path)
-    try:
-        said = shell.run(block_of(PAGE, "--pager=alice"), code=1, PYTHONPATH=path)
-    finally:
-        shell.close()
+    said = shell.run(block_of(PAGE, "--pager=alice"), code=1, PYTHONPATH=path)
     shown = block_of(PAGE, "pager called: plugin=pager").strip()
     assert re.sub(" +", " ", shown) in re.sub(" +", " ", said)

@@ -9,7 +9,7 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from blocks import Shell, block_of, free_port
+from blocks import block_of, free_port
 from elastic_doctor.finding import Check, Finding, Level, as_text
 
 from elastic_core import log
@@ -18,13 +18,6 @@ from elastic_core.config import NodeRange, Settings
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 LINE = re.compile(rf"({TIME}) (\w+) +([a-z ]+): (.*)")
 LOGS = [("docs/start/two-machines.md", "run started: "), ("docs/guides/debugging-a-hang.md", "worker hangs: ")]
-
-
-@pytest.fixture
-def shell(tmp_path):
-    made = Shell(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

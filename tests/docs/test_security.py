@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from blocks import Shell, block_of, free_port
+from blocks import block_of, free_port
 
 pytestmark = pytest.mark.torch
 
 
-def test_two_nodes_meet_with_the_documented_secret(tmp_path):
-    shell = Shell(tmp_path)
+def test_two_nodes_meet_with_the_documented_secret(shell, tmp_path):
     (tmp_path / "train.py").write_text("import os\nprint(os.environ['WORLD_SIZE'])\n")
     made, run = block_of("docs/guides/security.md", "openssl rand").split("elastic run")
     shell.run(made)
@@ -18,4 +17,3 @@ def test_two_nodes_meet_with_the_documented_secret(tmp_path):
     said = shell.run(command, times=2)
     assert said.count("round formed: round=1 nodes=2") == 2
     assert "not signed" not in said
-    shell.close()

@@ -7,18 +7,11 @@ import signal
 
 import pytest
 from block_kinds import BLOCKS
-from blocks import Shell, block_of, free_port
+from blocks import block_of, free_port
 from test_block_jobs import assert_like
 
 QUICKSTART, TWO = "docs/start/quickstart.md", "docs/start/two-machines.md"
 VARIES = r"\d{4}-\S+Z|\d+|on node7:|File \".*train.py\"|\b[\w.]+:\d+|pids=\S+"
-
-
-@pytest.fixture
-def shell(tmp_path):
-    made = Shell(tmp_path)
-    yield made
-    made.close()
 
 
 def test_quickstart_fails_then_recovers(shell):

@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from blocks import Shell, block_of, install
+from blocks import block_of, install
 
 TRAIN = """
 import os, time
@@ -20,15 +20,13 @@ print("done")
 
 
 @pytest.fixture
-def shell(tmp_path):
+def shell(shell, tmp_path):
     """A shell whose Python finds the page's distribution."""
-    made = Shell(tmp_path)
-    made.environ = {
+    shell.environ = {
         **install("docs/extend/watchdogs.md", "class SilenceWatchdog", tmp_path / "site"),
         "PYTHONUNBUFFERED": "",
     }
-    yield made
-    made.close()
+    return shell
 
 
 def test_silent_worker_is_killed_and_the_job_recovers(shell):

@@ -6,14 +6,7 @@ import sysconfig
 import venv
 
 import pytest
-from blocks import ROOT, Shell, block_of
-
-
-@pytest.fixture
-def shell(tmp_path):
-    made = Shell(tmp_path)
-    yield made
-    made.close()
+from blocks import ROOT, block_of
 
 
 @pytest.mark.torch

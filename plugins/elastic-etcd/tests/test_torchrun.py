@@ -1,7 +1,7 @@
 """The backend under stock torchrun."""
 
 import pytest
-from blocks import Shell, block_of
+from blocks import block_of
 from elastic_etcd import EtcdRendezvousBackend
 from elastic_testing import installed_backend
 
@@ -35,13 +35,6 @@ dist.destroy_process_group()
 pathlib.Path("seen-" + rank).write_text(os.environ["WORLD_SIZE"] + " " + port + " " + str(ranks.item()))
 os._exit(0)
 """
-
-
-@pytest.fixture
-def shell(tmp_path):
-    made = Shell(tmp_path)
-    yield made
-    made.close()
 
 
 def test_two_stock_torchrun_nodes_recover_and_reduce(etcd, prefix, shell, tmp_path):
