@@ -209,17 +209,24 @@ ENDS = {
 }
 
 
+SOME_ENDS = ENDS.keys() - {"code", "success", "abort", "syntax"}  # each of which is like another one
+
+
 @pytest.mark.parametrize(
-    "as_module", [pytest.param(False, id="script"), pytest.param(True, id="module", marks=pytest.mark.nightly)]
+    ("words", "ends"),
+    [
+        pytest.param(["train.py"], SOME_ENDS, id="script"),
+        pytest.param(["train.py"], ENDS.keys() - SOME_ENDS, id="script, other ends", marks=pytest.mark.nightly),
+        pytest.param(["-m", "train"], ENDS.keys(), id="module", marks=pytest.mark.nightly),
+    ],
 )
-def test_warm_worker_ends_like_a_cold_one(warm_runs, as_module):
+def test_warm_worker_ends_like_a_cold_one(warm_runs, words, ends):
     """Exit code, output and traceback are the same, however it ends."""
     cases = "\n".join(
         f"if sys.argv[1] == {name!r}:\n    " + code.replace("\n", "\n    ") for name, code in ENDS.items()
     )
     warm_runs.script(cases, imports="import threading, atexit, signal, traceback")
-    words = ["-m", "train"] if as_module else ["train.py"]
-    for name in ENDS:
+    for name in ends:
         seen = []
         for cold in (True, False):
             logs = warm_runs.folder / f"logs-{name.replace(' ', '-')}-{cold}"
@@ -489,37 +496,40 @@ def test_cached_imports_warm_the_first_start_of_the_next_run(warm_runs):
     assert warm_runs.run(*flags, script, ready="workers started")[:2] == (0, "[False, False]\n")
 
 
-def test_cached_imports_warm_the_first_start_in_a_changed_environment(warm_runs, monkeypatch):
-    script = warm_runs.script("print('random' in BEFORE)", imports="BEFORE = set(sys.modules)\nimport random")
-    flags = (f"--warm-start-cache={warm_runs.folder / 'cache'}", "--max-restarts=1")
-    assert warm_runs.run(*flags, script, cached=["random"])[0] == 0
-    Path(script).write_text(Path(script).read_text().replace('== "0"', '== "never"'))
-    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # the agent sets it only if it is unset
-    code, out, log = warm_runs.run(*flags, script)
+@pytest.mark.parametrize(
+    ("variables", "changed"),
+    [
+        ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, ()),  # the agent sets it only if it is unset
+        ({}, ("--hang-timeout=600",)),
+    ],
+    ids=["other variables", "other flags"],
+)
+def test_cached_imports_warm_a_changed_first_start(warm_runs, monkeypatch, variables, changed):
+    flags, script = cached_script(warm_runs, monkeypatch, variables)
+    code, out, log = warm_runs.run(*flags, *changed, script)
     assert (code, out) == (0, "True\n"), log
 
 
 @pytest.mark.torch
 def test_first_start_waits_for_a_template_with_other_variables(warm_runs, monkeypatch):
     """The first template is ready long before the round forms, and is discarded then."""
-    script = warm_runs.script("print('random' in BEFORE)", imports="BEFORE = set(sys.modules)\nimport random")
-    flags = (f"--warm-start-cache={warm_runs.folder / 'cache'}", "--max-restarts=1")
-    assert warm_runs.run(*flags, script, cached=["random"])[0] == 0
-    Path(script).write_text(Path(script).read_text().replace('== "0"', '== "never"'))
-    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # the agent sets it only if it is unset
+    flags, script = cached_script(warm_runs, monkeypatch, {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"})
     where = f"--rdzv-endpoint={warm_runs.folder / 'store'}"
     slow = ("--rdzv-backend=file", where, "--rdzv-id=job", "--rdzv-conf=last_call_timeout=2")
     code, out, log = warm_runs.run(*flags, *slow, script, meets="--nnodes=1:2")
     assert (code, out) == (0, "True\n"), log
 
 
-def test_cached_imports_warm_the_first_start_with_other_flags(warm_runs):
+def cached_script(warm_runs, monkeypatch, variables):
+    """The flags and the script of a run whose imports are cached; the script no longer fails in its first round. The
+    next run gets these variables."""
     script = warm_runs.script("print('random' in BEFORE)", imports="BEFORE = set(sys.modules)\nimport random")
     flags = (f"--warm-start-cache={warm_runs.folder / 'cache'}", "--max-restarts=1")
     assert warm_runs.run(*flags, script, cached=["random"])[0] == 0
     Path(script).write_text(Path(script).read_text().replace('== "0"', '== "never"'))
-    code, out, log = warm_runs.run(*flags, "--hang-timeout=600", script)
-    assert (code, out) == (0, "True\n"), log
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return flags, script
 
 
 FAILS_EARLY = """
