@@ -19,7 +19,7 @@ from pathlib import Path
 
 from elastic_core.support.sockets import PortReservation
 
-LONG = 90.0
+LONG = 180.0
 SOON = {"keep_alive_max_attempt": "30"}
 """For jobs in which a node or the store becomes silent: peers notice it after 9 seconds instead of 30. It is not
 shorter, so that a stalled test machine does not make a node look lost."""
