@@ -13,7 +13,7 @@ from elastic_core.operate.observation import HeartbeatState, observed
 from elastic_core.rendezvous.model import Cause, State, first_failures
 from elastic_core.rendezvous.roster import alive, is_ready
 from elastic_core.report import failure_lines
-from elastic_core.text import in_one_line
+from elastic_core.text import counted, in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -297,17 +297,13 @@ def _phase(snapshot: Snapshot) -> str:
     allowed = f" ({nodes.min} to {nodes.max} allowed)" if nodes and nodes.min < nodes.max else ""
     if snapshot.phase is Phase.RUNNING:
         here = len(snapshot.members) - snapshot.count(NodeStanding.GONE)
-        return f"round {number} runs with {_count(here)}{allowed}"
+        return f"round {number} runs with {counted(here, 'node')}{allowed}"
     last = f"round {number} is over" if number else "no round has formed yet"
     joined = snapshot.count(NodeStanding.JOINED)
     if nodes is None:
-        return f"{last}; {_count(joined)} joined for the next round"
+        return f"{last}; {counted(joined, 'node')} joined for the next round"
     wanted = nodes.min if joined < nodes.min else nodes.max
     return f"{last}; {joined} of {wanted} nodes joined for the next round{allowed}"
-
-
-def _count(number: int) -> str:
-    return f"{number} node{'' if number == 1 else 's'}"
 
 
 def _row(view: NodeView) -> tuple[str, ...]:
