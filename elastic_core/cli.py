@@ -20,7 +20,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from elastic_core.errors import ConfigurationError, ElasticError, ExitCode, Problem
-from elastic_core.text import did_you_mean, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -226,6 +225,8 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
     manager = _load_plugins(sources, allowed, CommandRecord.homes.get(name))
     names = [name for item in manager.records(CommandRecord) for name in names_of(item.record)]
     if name not in names:
+        from elastic_core.text import did_you_mean
+
         known = [*(known for known in _COMMANDS if not known.startswith("-") and known != "help"), *names]
         home = CommandRecord.homes.get(name)
         if by := next((by for source, by in manager.blocked.items() if source.distribution == home), ""):
@@ -449,11 +450,20 @@ def to_json(content: object) -> str:
     return json.dumps(content, indent=2)
 
 
+def _for_people(text: str) -> str:
+    """Escape control characters, which external names and messages may contain."""
+    if text.replace("\n", "").isprintable():  # avoids the import below, for example for help and version
+        return text
+    from elastic_core.text import printable
+
+    return printable(text)
+
+
 def show(text: str) -> None:
     """Print to stdout, with control characters escaped. A closed pipe is not an error. Raises ConfigurationError if
     stdout cannot be written to, for example because a disk is full."""
     try:
-        print(printable(text.rstrip("\n")), flush=True)
+        print(_for_people(text.rstrip("\n")), flush=True)
     except OSError as error:
         _silence(sys.stdout)
         if not isinstance(error, BrokenPipeError):  # as with `elastic plugins | head`
@@ -466,7 +476,7 @@ def _complain(text: str, highlight: Callable[[str], str] = str) -> None:
         return
     from elastic_core.log import shows_colors
 
-    text = printable(text.rstrip("\n"))
+    text = _for_people(text.rstrip("\n"))
     try:
         print(highlight(text) if shows_colors(sys.stderr) else text, file=sys.stderr, flush=True)
     except OSError:  # the pipe is closed; the exit code still reports the error

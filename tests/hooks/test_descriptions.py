@@ -8,7 +8,7 @@ from elastic_core.config import Sources, read
 from elastic_core.errors import ConfigurationError, PluginError, Problem
 from elastic_core.hooks.discovery import Source
 from elastic_core.hooks.records import RendezvousBackendRecord, WorkerStarterRecord
-from elastic_core.hooks.selection import Provided, attributed
+from elastic_core.hooks.selection import attributed
 
 
 def broken(settings):
@@ -62,4 +62,4 @@ def test_problems_are_reported_with_those_of_flags(reading):
 def test_explanation_of_a_starter_must_be_json():
     record = WorkerStarterRecord("toy", "a test", print, explain=lambda *_: 7)
     with pytest.raises(PluginError, match="must return JSON values by name, but returned 7"):
-        attributed(Provided(record, Source("toys", "toy", "1.0"))).explain(None, None)
+        attributed(record, Source("toys", "toy", "1.0")).record.explain(None, None)
