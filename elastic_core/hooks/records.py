@@ -282,8 +282,15 @@ class NoticeRecord(Record):
 
 
 KINDS: tuple[type[Record], ...] = (
-    *(RendezvousBackendRecord, StoreRecord, WatchdogRecord, HealthEndpointRecord, WorkerStarterRecord),
-    *(RankPolicyRecord, HealthCheckRecord, NoticeRecord, CommandRecord),
+    RendezvousBackendRecord,
+    StoreRecord,
+    WatchdogRecord,
+    HealthEndpointRecord,
+    WorkerStarterRecord,
+    RankPolicyRecord,
+    HealthCheckRecord,
+    NoticeRecord,
+    CommandRecord,
 )
 """All types of records, in the order in which their hooks are called."""
 
