@@ -199,7 +199,8 @@ def _entry(settings: Settings, entrypoint: Callable[..., Any] | str | None, args
 
 class LocalElasticAgent(ProcessAgent):
     """An agent that uses the program's own rendezvous handler. The program must shut down the handler itself. `run`
-    handles signals as `elastic_launch` does. The environment variables listed under `LaunchConfig` apply here as well.
+    handles signals as `elastic_launch` does. The environment variables of settings without a field (see `LaunchConfig`)
+    apply here as well.
 
     Args:
         spec: the workers to run.

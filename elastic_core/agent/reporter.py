@@ -46,7 +46,8 @@ class Reporter:
         self._phase: tuple[AgentPhase, str] | None = None
 
     def phase(self, phase: AgentPhase, reason: str = "", sign: Instant | None = None) -> None:
-        """Report a phase, unless it was the last one reported. `sign` is when the first sign of its cause appeared."""
+        """Report a phase, unless the same phase and reason were reported last. `sign` is when the first sign of the
+        phase's cause appeared."""
         if self._phase != (phase, reason):
             self._phase = (phase, reason)
             self._tell(PhaseChanged(self._run_id, phase, reason, self._clock.now(), sign))

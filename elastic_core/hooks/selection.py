@@ -109,7 +109,7 @@ def _described(call: Callable[..., Any], shape: str, read: Callable[[Any], Any])
         try:
             return read(found)
         except (TypeError, ValueError, AttributeError) as error:
-            raise TypeError(f"{call.__name__} must return {shape}, but returned {found!r}") from error
+            raise TypeError(f"{getattr(call, '__name__', 'it')} must return {shape}, but returned {found!r}") from error
 
     return described
 
@@ -128,11 +128,15 @@ def _read_hosts(found: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
     return [(str(host), int(port)) for host, port in found]
 
 
+def _read_explanation(found: Mapping[str, Any] | None) -> Any:
+    return {} if found is None else json.loads(json.dumps(dict(found), default=str))
+
+
 _DESCRIPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "defaults": ("a mapping of names to pairs of value and reason", _read_defaults),
     "problems": ("Problems", _read_problems),
     "hosts_of": ("pairs of host and port", _read_hosts),
-    "explain": ("JSON values by name", lambda found: json.loads(json.dumps(dict(found), default=str))),
+    "explain": ("JSON values by name", _read_explanation),
 }
 
 

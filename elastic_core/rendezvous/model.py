@@ -53,6 +53,10 @@ def _seat(line: str) -> Seat:
     return Seat(key, Member(node, host, address, role, int(size)), int(port), int(lifeline))
 
 
+def _member(line: str) -> Member:
+    return _seat(line).member
+
+
 class _Lazy(Sequence[T]):
     """Objects that are made from lines on demand. Every node of a round receives all seats, but most nodes read only
     two. With ten thousand nodes, creating an object for each seat would take longer than everything else in a round."""
@@ -148,7 +152,7 @@ class Seats(_Lazy[Seat]):
     @property
     def members(self) -> Sequence[Member]:
         """The members of all seats, in rank order."""
-        return _Lazy(self._lines, lambda line: _seat(line).member)
+        return _Lazy(self._lines, _member)
 
     @functools.cached_property
     def _ranks(self) -> dict[str, int]:

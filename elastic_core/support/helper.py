@@ -100,7 +100,8 @@ class HelperProcess:
         return True
 
     def drop(self) -> None:
-        """Close this process's end of the pipe. A forked child must do so, or the helper would not notice its end."""
+        """Close this process's end of the pipe. A forked child must do so, or the helper would not notice the end of
+        the parent."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 

@@ -36,9 +36,10 @@ _lock = threading.Lock()
 
 
 def import_with(module: str, variable: str, value: str) -> Any:
-    """Import and return `module`, with `variable` set to `value` in the environment during the import, but not in that
-    of workers. The variable is not changed if the module's package has already been imported or the user has set the
-    variable. Thread-safe: only one import runs at a time. Raises ImportError if the module cannot be imported."""
+    """Import and return `module`, with `variable` set to `value` in the environment. The variable is removed afterward,
+    because workers inherit the environment. It is not changed if the module's package has already been imported or the
+    user has set it. Thread-safe: only one import runs at a time. Raises ImportError if the module cannot be
+    imported."""
     with _lock:
         if module.partition(".")[0] in sys.modules or variable in os.environ:
             return import_module(module)

@@ -235,7 +235,7 @@ def _run(
     method: str,
 ) -> None:
     """Set up the worker's environment in the child process, which only keeps `mark` open, and make the call."""
-    os.setsid()
+    os.setsid()  # the agent finds this process's children by their session
     _forget_handlers()
     if method == "forkserver":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
@@ -305,8 +305,8 @@ def _forget_handlers() -> None:
 
 
 def _attach(name: str, fd: int) -> None:
-    """Make `sys.stdout` or `sys.stderr` write to the worker's stream, line by line. In a forked child, the object may
-    still be the agent's, such as a notebook's stream."""
+    """Make `sys.stdout` or `sys.stderr` write to the worker's stream, line by line, so that no complete line is lost if
+    the worker is killed. In a forked child, the object may still be the agent's, such as a notebook's stream."""
     stream = getattr(sys, name)
     with contextlib.suppress(ValueError):  # the agent's stream was closed or detached
         if isinstance(stream, io.TextIOWrapper) and stream.fileno() == fd:

@@ -169,7 +169,8 @@ class LocalWorkers:
                 self._start_one(current, ranks, variables)
             output.begin()
         except BaseException as error:
-            # First of all, free file descriptors. OSError: `begin` was called before, or no thread can be started.
+            # First free file descriptors, which reading the process table may need. OSError: `begin` was called before,
+            # or no thread can be started; `finish` handles both.
             with contextlib.suppress(OSError):
                 output.begin()
             self._end_all(current)

@@ -147,7 +147,8 @@ def _read_cpu(number: int, sys_root: Path) -> Cpu | None:
 
 
 def _read_device_nodes(sys_root: Path, proc_root: Path) -> tuple[int, ...]:
-    """Return the NUMA nodes of NVIDIA devices, in the order of their bus addresses, as the driver numbers them."""
+    """Return the NUMA nodes of NVIDIA devices, in the order of their bus addresses, as the driver numbers them, and as
+    CUDA does with CUDA_DEVICE_ORDER=PCI_BUS_ID."""
     addresses = sorted(folder.name.lower() for folder in proc_root.glob("driver/nvidia/gpus/*"))
     nodes = (_read_int(sys_root / "bus/pci/devices" / address / "numa_node") for address in addresses)
     return tuple(max(node or 0, 0) for node in nodes)  # a machine with one node reports -1

@@ -2,9 +2,10 @@
 when the agent dies.
 
 Every worker leads its own session. A process belongs to a worker if it is in the worker's session and did not start
-before the worker, whatever its parent is now. A process that created its own session (a daemon) has detached on
-purpose. An unrelated process may have received the process id of an ended worker. A worker that runs a function starts
-an interpreter before it creates its session. Until then, only its process id and start time identify it.
+before the worker, whatever its parent is now. Other processes are never signaled: one that created its own session (a
+daemon) has detached on purpose, and an unrelated one may have received the process id of an ended worker. A worker that
+runs a function starts an interpreter before it creates its session. Until then, only its process id and start time
+identify it.
 
 Processes are read from /proc. If /proc is missing or belongs to another PID namespace, only the leaders and the process
 groups that they created can be found. psutil is not used, because the guardian runs without installed packages, and
@@ -56,8 +57,9 @@ class ProcessStat(NamedTuple):
 class ProcTable:
     """The kernel's process table, read from /proc.
 
-    The object keeps a spare descriptor open, and closes it to read the table when no other descriptors are left. If
-    another thread has taken the spare descriptor, only processes whose ids are known are found, see `ProcessIds`."""
+    The object keeps a spare descriptor open, and closes it to read the table when no other descriptors are left.
+    The agent could not see or kill the workers without it. If another thread has taken the spare descriptor, only
+    processes whose ids are known are found, see `ProcessIds`."""
 
     def __init__(self) -> None:
         self._spare: list[int] = []  # the thread that pops the descriptor closes it, so it is closed only once

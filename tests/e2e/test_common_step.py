@@ -204,7 +204,7 @@ def test_status_shows_which_workers_have_saved(any_job, elastic, train):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("any_job", "command"), [("c10d", ["drain", "b"]), ("etcd", ["stop"])], indirect=["any_job"])
+@pytest.mark.parametrize(("any_job", "command"), [("etcd", ["drain", "b"]), ("c10d", ["stop"])], indirect=["any_job"])
 def test_commands_let_all_nodes_save_the_same_step(any_job, elastic, train, command):
     a, b = two_nodes(any_job, elastic, train)
     assert any_job.command("command", *command, *at(any_job)).code() == 0

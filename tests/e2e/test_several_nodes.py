@@ -116,7 +116,7 @@ def test_spare_replaces_a_lost_member(any_job):
         assert server.code() == 0
 
 
-@pytest.mark.parametrize("any_job", ["etcd"], indirect=True)
+@pytest.mark.parametrize("any_job", ["c10d"], indirect=True)
 def test_exhausted_restarts_end_all_agents(any_job):
     """Every agent reports the first failure, with its node, rank and last output; exit codes show whose it was."""
     here, there = any_job.agents("a b", "--nnodes=2", "--max-restarts=1")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from elastic_core.config import Sources, read
@@ -60,6 +62,10 @@ def test_problems_are_reported_with_those_of_flags(reading):
 
 
 def test_explanation_of_a_starter_must_be_json():
-    record = WorkerStarterRecord("toy", "a test", print, explain=lambda *_: 7)
+    def explained(explain):
+        record = WorkerStarterRecord("toy", "a test", print, explain=explain)
+        return attributed(record, Source("toys", "toy", "1.0")).record.explain(None, None)
+
+    assert explained(lambda *_: None) == {}
     with pytest.raises(PluginError, match="must return JSON values by name, but returned 7"):
-        attributed(record, Source("toys", "toy", "1.0")).record.explain(None, None)
+        explained(partial(lambda *_: 7))

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from small_world import Rules, World
 
-    Plan = tuple[Callable[[dict[str, Any]], Any], list[tuple[str, Callable[[Any, "View"], Any]]]]
     from elastic_core.rendezvous.effects import Operation
+
+    Plan = tuple[Callable[[dict[str, Any]], Any], list[tuple[str, Callable[[Any, "View"], Any]]]]
 
 _MOST_KEPT = 100_000
 _FAR = 99

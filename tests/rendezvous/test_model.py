@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -34,6 +35,12 @@ from elastic_core.rendezvous.model import (
 @pytest.fixture
 def running(build):
     return build.state("ab")
+
+
+def test_members_of_a_round_can_be_pickled(build):
+    """Plugins receive them, and may pass them to other processes."""
+    members = build.seats("ab").members
+    assert list(pickle.loads(pickle.dumps(members))) == list(members)
 
 
 def test_first_round_has_members_bounds_and_reason(build):
