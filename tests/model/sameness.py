@@ -108,7 +108,8 @@ class Sameness:
     def _state(self, state: State | None, serial: int) -> Any:
         if state is None:
             return None
-        return (self._number(state), state.serial - serial) if self._serials else self._number(state)
+        # Doubled, because -1 and -2 have the same hash in Python.
+        return (self._number(state), 2 * (state.serial - serial)) if self._serials else self._number(state)
 
     def _entry(self, entry: Entry | None, view: View) -> Any:
         return None if entry is None else self._number(entry)
@@ -150,7 +151,7 @@ class Sameness:
         return part[0]
 
     def _plan_of(self, value: object, known: dict[str, Any]) -> Plan:
-        """A function that returns the attributes that are compared as they are, and the treatments of the others."""
+        """A function that returns the attributes that are compared as they are, and how to treat the rest."""
         plan = self._plans.get(type(value))
         if plan is None:
             kind = type(value).__name__

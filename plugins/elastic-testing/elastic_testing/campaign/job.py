@@ -13,7 +13,7 @@ import psutil
 
 from elastic_testing.campaign.faults import Faults
 from elastic_testing.campaign.history import History
-from elastic_testing.campaign.stage import END_S, JobStage, now
+from elastic_testing.campaign.stage import JobStage, now
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +77,7 @@ class Job:
         )
         self._faults.begin(self._wave, wave)
         longest = max(fault.after_s + fault.lasts_s for fault in wave.faults)
-        self._stage.until(lambda: self._faults.over, longest + END_S)
+        self._stage.until(lambda: self._faults.over, longest + self._stage.setting.limit_s)
         if self._stage.finishing:
             return False
         over = now()
