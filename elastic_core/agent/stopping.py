@@ -246,7 +246,7 @@ def agree(
         store: the round's store, which is not used if there is only one rank.
         ranks: the group ranks of the participating nodes, the same on every node. The first node gathers the steps.
         highest: the highest step that a worker of this node has announced, or -1 if none has. If it is -1, there is no
-            common step, and the node does not wait for the others.
+            common step, and the node does not wait for other nodes.
         multiple: the returned step must be a multiple of this number.
         patience: seconds to wait for the other nodes.
 

@@ -1,4 +1,4 @@
-"""One node's part in the rendezvous: what it knows and wants, and what it does next. It does no I/O, and has no clock,
+"""One node's part in the rendezvous: its knowledge, its goals and its next operation. It does no I/O, and has no clock,
 threads or randomness; the driver calls it, and passes the time on this machine's monotonic clock as `now`. The node is
 level-triggered: after a lost answer, an outage or a refused write, it reads what is stored and continues from there.
 `design/rendezvous.md` explains both."""

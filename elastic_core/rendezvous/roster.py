@@ -90,7 +90,7 @@ class Counter:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the observer knows about other nodes after its last read of the roster.
+    """An observer's knowledge of other nodes after its last read of the roster.
 
     Args:
         interval: seconds between two heartbeats.

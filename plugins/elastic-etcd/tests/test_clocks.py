@@ -50,7 +50,7 @@ def test_nodes_with_clocks_an_hour_apart_form_a_round(handler, background, event
     nodes = [handler("job", name, shift) for name, shift in (("a", 0.0), ("b", 3600.0), ("c", -3600.0))]
     joins = [background(node.next_rendezvous) for node in nodes]
     assert sorted(join.result(40).rank for join in joins) == [0, 1, 2]
-    time.sleep(2.0)  # with clocks compared, the nodes would count as lost at once
+    time.sleep(2.0)  # if clocks were compared, the nodes would be lost immediately
     assert [node.verdict() for node in nodes] == [None, None, None]
     assert nodes[1].leave("it goes", LONG)
     for node in (nodes[0], nodes[2]):

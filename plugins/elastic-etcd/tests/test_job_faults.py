@@ -42,7 +42,7 @@ def servers():
 
 @pytest.fixture(scope="module")
 def secured():
-    """The endpoint of a server with one user, who has a password."""
+    """The endpoint of a server with one user and a password."""
     made = Servers()
     yield made.single(users=(User("trainer", "s3cret", b"/elastic/"),)).endpoint
     made.close()
