@@ -320,8 +320,27 @@ def test_partial_round_before_the_first_fault_is_not_judged(story):
 def test_simultaneous_faults_may_cost_up_to_their_sum(story):
     faults = [Fault("worker_kill", 0), Fault("worker_kill", 1, 0.5)]
     for count in (1, 2):
-        assert FaultWave(tuple(faults[:count])).restarts == ((1, 1) if count == 1 else (0, 2))
+        assert FaultWave(tuple(faults[:count])).restarts() == ((1, 1) if count == 1 else (0, 2))
         assert FaultWave(tuple(faults[:count])).rounds == ((1, 1) if count == 1 else (0, 2))
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_real_workers_may_fail_as_soon_as_they_cannot_reach_a_peer(story, says):
+    """Workers that do not record SIGTERM are real programs; the cheap ones keep trying for a while."""
+    for event in story.events:
+        if event["what"] == "start":
+            event["says"] = says
+    faults = [asdict(Fault("worker_kill", 1)), asdict(Fault("one_way", 0, lasts_s=2.5))]
+    story.record("wave", number=1, faults=faults, quiet_s=0.1)
+    for number, fault in enumerate(faults):
+        story.record("fault", number=1, fault=number, kind=fault["kind"], place=1, pid=None, missed=False)
+        story.record("fault over", number=1, fault=number)
+    for restart in (2, 3):
+        for pid in story.workers:
+            story.stopped(pid)
+        story.round(f"x:{restart + 1}", restart=restart)
+    story.whole(1)
+    assert ("counted once" in rules(story)) == says
 
 
 @pytest.mark.parametrize(("after", "found"), [(-0.001, set()), (0.1, set()), (1.0, {"one group"})])

@@ -160,14 +160,15 @@ class FaultWave:
             return least, most
         return 0, most + sum(KINDS[fault.kind].beside for fault in self.faults)
 
-    @property
-    def restarts(self) -> tuple[int, int]:
+    def restarts(self, meet_s: float = MEET_S) -> tuple[int, int]:
         """Minimum and maximum number of counted failures. Two workers that fail at the same time are one failure. If
-        nodes can reach the store but not each other, their round fails when the workers' connection timeout expires."""
+        nodes can reach the store but not each other, their round fails after the `meet_s` seconds for which its workers
+        try to connect."""
         most = sum(KINDS[fault.kind].restarts for fault in self.faults)
         if len(self.faults) == 1:
             return most, most
-        return 0, most + sum(fault.kind in AWAY and fault.lasts_s > MEET_S for fault in self.faults)
+        away = [fault for fault in self.faults if fault.kind in AWAY and not fault.harmless]
+        return 0, most + sum(fault.lasts_s > meet_s for fault in away)
 
     @property
     def linger_s(self) -> float:
