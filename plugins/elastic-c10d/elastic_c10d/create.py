@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_c10d.connection import CONNECT_TIMEOUT, SharedConnector, as_connector
 from elastic_c10d.endpoint import Endpoint, parse_endpoints
-from elastic_c10d.hosting import HostElection
 from elastic_c10d.plugin import C10D
-from elastic_c10d.tcp_connector import PATIENCE, TcpConnector
+from elastic_c10d.tcp_connector import PATIENCE, HostElection, TcpConnector
 from elastic_c10d.torch_store import distributed, lazy_store
 from elastic_core.plugin import (
     ConfigurationError,

@@ -9,7 +9,7 @@ import pytest
 from elastic_c10d import C10dRendezvousBackend, create_backend
 from elastic_c10d.create import create_parts
 from elastic_c10d.endpoint import parse_endpoint
-from elastic_c10d.hosting import HostElection
+from elastic_c10d.tcp_connector import HostElection
 from elastic_c10d.torch_store import distributed
 
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError

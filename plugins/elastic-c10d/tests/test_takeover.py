@@ -11,8 +11,7 @@ import pytest
 from elastic_c10d import C10dRendezvousBackend
 from elastic_c10d.create import create_parts
 from elastic_c10d.endpoint import Endpoint
-from elastic_c10d.hosting import HostElection
-from elastic_c10d.tcp_connector import TcpConnector
+from elastic_c10d.tcp_connector import HostElection, TcpConnector
 
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.handler import RendezvousParameters
