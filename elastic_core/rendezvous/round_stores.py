@@ -97,21 +97,14 @@ class MadeStores(RoundStores):
         make: creates the store that a round's members share, given the round's name. The store is closed before the
             next round.
         address: the address that this node advertises, or a function that looks it up.
-        workers: serves the workers' store.
         host: the host at which this node's workers reach the workers' store (default: the address that rank 0
-            advertises).
+            advertises). Nodes may use different hosts, so the server then listens on all addresses of its machine.
     """
 
-    def __init__(
-        self,
-        make: Callable[[str], Store],
-        address: str | Callable[[], str],
-        workers: WorkersStore | None = None,
-        host: str = "",
-    ) -> None:
+    def __init__(self, make: Callable[[str], Store], address: str | Callable[[], str], host: str = "") -> None:
         self._make = make
         self._address = address
-        self._workers = workers or WorkersStore()
+        self._workers = WorkersStore(everywhere=bool(host))
         self._host = host
         self._made: Store | None = None
 

@@ -23,7 +23,6 @@ from elastic_core.plugin import (
     Problem,
     RendezvousConnectionError,
     StoreBackend,
-    WorkersStore,
     advertised_address,
     get_logger,
     is_loopback_address,
@@ -101,8 +100,7 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, ma
     `patience` seconds.
 
     Args:
-        master: the address at which this node's workers reach the workers' store (see `MadeStores`). Nodes may use
-            different addresses, so rank 0 listens on all addresses of its machine.
+        master: the host at which this node's workers reach the workers' store; see `MadeStores`.
 
     Raises:
         ConfigurationError: the endpoint or an option is invalid.
@@ -119,13 +117,10 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, ma
             return advertised_address(params, ())
         return connector.local_address or advertised_address(params)
 
-    workers = WorkersStore(everywhere=bool(master))
-    return HandlerParts(backend, round_stores(connector, params.run_id, address, workers, master))
+    return HandlerParts(backend, round_stores(connector, params.run_id, address, master))
 
 
-def round_stores(
-    connector: StoreConnector, run_id: str, address: Callable[[], str], workers: WorkersStore, host: str = ""
-) -> MadeStores:
+def round_stores(connector: StoreConnector, run_id: str, address: Callable[[], str], host: str = "") -> MadeStores:
     """Return an object that creates each round's stores. The members' store is the rendezvous store with a key prefix
     for the round. It connects on first use.
 
@@ -134,7 +129,6 @@ def round_stores(
         run_id: the job's run id.
         address: returns the address that this node advertises. Called only when needed, because finding the address may
             require a connection.
-        workers: the node's workers' store.
         host: see `MadeStores`.
     """
 
@@ -146,7 +140,7 @@ def round_stores(
         store: Store = torchs.PrefixStore(f"elastic/{run_id}/round/{name}", shared)
         return store
 
-    return MadeStores(lambda name: lazy_store(lambda: members_store(name)), address, workers, host)
+    return MadeStores(lambda name: lazy_store(lambda: members_store(name)), address, host)
 
 
 def connector_for(

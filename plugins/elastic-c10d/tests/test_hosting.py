@@ -16,7 +16,6 @@ from elastic_core.errors import ConfigurationError, RendezvousConnectionError
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.support.addresses import reached_at
 from elastic_core.support.sockets import Address
-from elastic_core.support.workers_store import WorkersStore
 
 
 def has_ipv6():
@@ -263,7 +262,7 @@ def test_port_is_only_reserved_without_store_sharing(parts, free_port, monkeypat
 
     shared = SharedConnector(distributed().HashStore())
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    stores = round_stores(shared, "job", lambda: "127.0.0.1", WorkersStore())
+    stores = round_stores(shared, "job", lambda: "127.0.0.1")
     assert not stores.hosted_by_agent
     where = stores.reserve()
     stores.open("1-a", where, True)

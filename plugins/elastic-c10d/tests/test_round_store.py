@@ -16,7 +16,6 @@ from elastic_testing import Background, StoreContract, eventually, rendezvous_pa
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.rendezvous import get_rendezvous_handler
-from elastic_core.support.workers_store import WorkersStore
 
 LIMIT = timedelta(seconds=20)
 
@@ -117,7 +116,7 @@ def test_timeout_change_affects_one_store_only(handlers, kind):
 def test_round_store_timeout_does_not_affect_the_rendezvous(tmp_path):
     connector = file_connector(str(tmp_path / "store"))
     before = connector.connect().store.timeout
-    stores = round_stores(connector, "job", lambda: "127.0.0.1", WorkersStore())
+    stores = round_stores(connector, "job", lambda: "127.0.0.1")
     store = stores.open("1-a", stores.reserve(), is_host=False)
     store.set_timeout(timedelta(milliseconds=1))
     store.set("key", "value")
@@ -154,7 +153,7 @@ def test_file_round_store_refuses_queues(handlers):
 
 @pytest.mark.parametrize("left", [0, 2, 8])  # torch would fail, abort, or retry for five minutes
 def test_no_server_starts_without_free_file_descriptors(tmp_path, left):
-    stores = round_stores(file_connector(str(tmp_path / "store")), "job", lambda: "127.0.0.1", WorkersStore())
+    stores = round_stores(file_connector(str(tmp_path / "store")), "job", lambda: "127.0.0.1")
     where = stores.reserve()
     gc.collect()  # torch's FileStore aborts the process if one is collected while no descriptor is free
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
