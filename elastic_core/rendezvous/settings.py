@@ -16,6 +16,7 @@ from elastic_core.hooks.options import (
     KEEP_ALIVE_INTERVAL,
     KEEP_ALIVE_MAX_ATTEMPT,
     LAST_CALL,
+    type_options,
 )
 from elastic_core.interfaces.handler import check_job
 from elastic_core.support.addresses import hosts_of, reached_at
@@ -166,8 +167,6 @@ def advertised_address(params: RendezvousParameters, places: Iterable[tuple[str,
 def options_of(params: RendezvousParameters, options: Sequence[Option]) -> dict[str, Any]:
     """Return the values of these options, with defaults. Strings are converted to the options' types. Raises a
     ConfigurationError that lists every invalid option."""
-    from elastic_core.hooks.options import type_options
-
     given = {option.name: params.get(option.name) for option in options}
     values, problems = type_options(options, given, "--rdzv-conf")
     if problems:
