@@ -16,17 +16,14 @@ from typing import TYPE_CHECKING
 
 from elastic_core.clock import Backoff, SystemClock, later, swapped
 from elastic_core.errors import RendezvousStateError
-from elastic_core.interfaces.backend import RosterBackend
 from elastic_core.log import get_logger
-from elastic_core.rendezvous.seal import SignedBackend
-from elastic_core.rendezvous.store_backend import StoreBackend
 from elastic_core.rendezvous.store_connection import StoreConnection, close_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Clock, Duration
-    from elastic_core.interfaces.backend import RendezvousBackend, Seal
+    from elastic_core.interfaces.backend import RendezvousBackend
 
     Values = dict[str, bytes]
 
@@ -188,7 +185,7 @@ def _decoded(data: bytes) -> Values:
         ) from error
 
 
-class _StateConnector:
+class StateConnector:
     """Gives the same store to all callers. The backend, not the store, limits how long an operation may take."""
 
     hosts = False
@@ -215,15 +212,3 @@ class _SharedConnection(StoreConnection):
 
     def release(self) -> None:
         """Do nothing, because the connector closes the shared store."""
-
-
-def with_roster(
-    backend: RendezvousBackend, clock: Clock, observes: bool = False, seal: Seal | None = None
-) -> RosterBackend:
-    """Return a backend that has a roster. If `backend` has none, the result is a `StoreBackend` on top of it. For
-    `observes`, see `StoreBackend`. `seal` signs the values that the nodes write."""
-    if not isinstance(backend, RosterBackend):
-        backend = StoreBackend(_StateConnector(backend, clock), "job", backend.name, clock, observes=observes)
-    if seal is None or not seal.signs or backend.sign_with(seal):
-        return backend
-    return SignedBackend(backend, seal)

@@ -6,7 +6,6 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
-from elastic_core.compat.state_store import with_roster
 from elastic_core.config import SPECS, Settings
 from elastic_core.config.resolve import resolved, with_backend
 from elastic_core.config.spec import DEFAULT
@@ -15,6 +14,7 @@ from elastic_core.hooks.records import Context, RendezvousBackendRecord
 from elastic_core.hooks.selection import backend_selection
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.rendezvous.seal import seal_of
+from elastic_core.rendezvous.store_backend import with_roster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from elastic_core.clock import SystemClock, earliest, later
-from elastic_core.compat.state_store import with_roster
 from elastic_core.errors import ConfigurationError, InvalidPlugin, Problem, RendezvousError
 from elastic_core.hooks.options import KEEP_ALIVE_INTERVAL, KEEP_ALIVE_MAX_ATTEMPT
 from elastic_core.interfaces import node as described
@@ -33,6 +32,7 @@ from elastic_core.rendezvous.settings import (
     in_seconds,
     settings_of,
 )
+from elastic_core.rendezvous.store_backend import with_roster
 from elastic_core.support.addresses import is_remote, reached_at
 from elastic_core.support.sockets import unreachable
 

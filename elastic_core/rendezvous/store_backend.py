@@ -13,7 +13,7 @@ from elastic_core.interfaces.backend import EntryDroppedError, ForeignStateError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.handover import HEIR_PATIENCE, POINTER_PATIENCE, STAYS, Pointer, StoreMoved, turn
 from elastic_core.rendezvous.roster_log import RosterLog
-from elastic_core.rendezvous.seal import HmacSeal
+from elastic_core.rendezvous.seal import HmacSeal, SignedBackend
 from elastic_core.rendezvous.store_connection import ThreadConnection
 from elastic_core.rendezvous.versions import (
     EpochEnded,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Clock, Duration, Instant
-    from elastic_core.interfaces.backend import Announced, Seal, Store, Token
+    from elastic_core.interfaces.backend import Announced, RendezvousBackend, Seal, Store, Token
     from elastic_core.rendezvous.handover import StoreMover
     from elastic_core.rendezvous.store_connection import StoreConnector
 
@@ -486,3 +486,17 @@ class StoreBackend(RosterBackend):
 
         if self._epoch is not None and epoch_named(name or b"") != self._epoch.name:
             raise EpochEnded
+
+
+def with_roster(
+    backend: RendezvousBackend, clock: Clock, observes: bool = False, seal: Seal | None = None
+) -> RosterBackend:
+    """Return a backend that has a roster. If `backend` has none, the result is a `StoreBackend` on top of it. For
+    `observes`, see `StoreBackend`. `seal` signs the values that the nodes write."""
+    if not isinstance(backend, RosterBackend):
+        from elastic_core.compat.state_store import StateConnector  # imported only for such backends
+
+        backend = StoreBackend(StateConnector(backend, clock), "job", backend.name, clock, observes=observes)
+    if seal is None or not seal.signs or backend.sign_with(seal):
+        return backend
+    return SignedBackend(backend, seal)

@@ -9,13 +9,13 @@ import pytest
 
 from elastic_core import cli, log
 from elastic_core.clock import SystemClock
-from elastic_core.compat.state_store import with_roster
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import Context, RendezvousBackendRecord
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous.codec import encoded_entry, encoded_state
 from elastic_core.rendezvous.model import Cause, Entry, RoundId, Seat, Seats, State, ended
+from elastic_core.rendezvous.store_backend import with_roster
 
 PLUGIN = """
 import base64, fcntl, os, signal

@@ -9,7 +9,6 @@ import pytest
 from elastic_testing import FakeClock
 
 from elastic_core.clock import SystemClock
-from elastic_core.compat.state_store import with_roster
 from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousTimeoutError
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.operate import drain as draining
@@ -17,6 +16,7 @@ from elastic_core.operate.drain import ask, departure, drain, node_called, stop
 from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.lifeline import Lifeline
 from elastic_core.rendezvous.model import Cause, closed, ended, refused, verdict
+from elastic_core.rendezvous.store_backend import with_roster
 
 
 @pytest.mark.parametrize(("word", "node"), [("a", "a"), ("host-b", "b"), ("1", "b"), ("0", "0")])

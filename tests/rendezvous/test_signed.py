@@ -9,9 +9,9 @@ from elastic_testing import BackendContract, MemoryBackend, SharedMemory
 from store_place import KEYS, Place
 
 from elastic_core.clock import SystemClock
-from elastic_core.compat.state_store import with_roster
 from elastic_core.interfaces.backend import ForeignStateError
 from elastic_core.rendezvous.seal import HmacSeal
+from elastic_core.rendezvous.store_backend import with_roster
 
 pytestmark = pytest.mark.integration
 

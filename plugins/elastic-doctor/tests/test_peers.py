@@ -19,9 +19,9 @@ from elastic_doctor.peers import (
 from elastic_testing import FakeClock
 
 from elastic_core.clock import SystemClock, later
-from elastic_core.compat.state_store import with_roster
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.backend import Announced
+from elastic_core.rendezvous.store_backend import with_roster
 from elastic_core.support.bounded import BackgroundCall
 
 SAME = {"elastic-core": "1", "Python": "3.11", "torch": "2.13"}

@@ -206,7 +206,7 @@ def test_doctor_on_the_store_host_serves_the_store_to_peers(examine, memory_back
 
 def test_closed_job_is_a_fault(examine, memory_backend):
     from elastic_core.clock import SystemClock
-    from elastic_core.compat.state_store import with_roster
+    from elastic_core.rendezvous.store_backend import with_roster
 
     backend = memory_backend()
     with_roster(backend, SystemClock()).set_state(encoded_state(closed(State(), "a", "all done", True)))

@@ -7,8 +7,8 @@ import pytest
 from elastic_testing import BackendContract, MemoryBackend, SharedMemory
 
 from elastic_core.clock import SystemClock
-from elastic_core.compat.state_store import with_roster
 from elastic_core.interfaces.backend import RendezvousBackend
+from elastic_core.rendezvous.store_backend import with_roster
 
 
 class TestMemoryBackend(BackendContract):
