@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from elastic_c10d.connection import accepted
 from elastic_c10d.endpoint import Endpoint, parse_endpoints
+from elastic_c10d.tcp_connector import resolved
 from elastic_c10d.torch_store import allow_connections, bind_for, start_server
 from elastic_core.plugin import (
     ConfigurationError,
@@ -161,13 +162,6 @@ class OverloadWatch:
                 )
 
 
-def _is_here(endpoint: Endpoint) -> bool:
-    try:
-        return any(map(is_local_address, resolve_host(endpoint.host, endpoint.port)))
-    except socket.gaierror:
-        return False
-
-
 class StoreServer:
     """The TCPStore server of `elastic serve`, which runs independently of all nodes.
 
@@ -179,7 +173,8 @@ class StoreServer:
 
     def __init__(self, endpoint: str | Endpoint, max_nodes_hint: int = 1000) -> None:
         named = parse_endpoints(endpoint) if isinstance(endpoint, str) else endpoint
-        self._endpoint = next(filter(_is_here, named.each), named.each[0])
+        here = (one for one in named.each if any(map(is_local_address, resolved(one))))
+        self._endpoint = next(here, named.each[0])
         self._nodes = max_nodes_hint
         self._store: Store | None = None
         self._watch: OverloadWatch | None = None

@@ -75,11 +75,18 @@ def listens(address: Address) -> bool:
     return not try_connect(address, _LISTENS)[0]
 
 
-def resolved(endpoint: Endpoint, resolver: Callable[[str, int], list[Address]] = resolve_host) -> list[Address]:
-    """Return the addresses of the endpoint's first host, or an empty list if the name is unknown."""
+def resolved(
+    endpoint: Endpoint,
+    resolver: Callable[[str, int], list[Address]] = resolve_host,
+    answers: list[str] | None = None,
+) -> list[Address]:
+    """Return the addresses of the endpoint's first host, or an empty list if the name is unknown. In that case, the
+    reason is added to `answers`."""
     try:
         return resolver(endpoint.host, endpoint.port)
-    except socket.gaierror:
+    except socket.gaierror as error:
+        if answers is not None:
+            answers.append(f"unknown name {endpoint.host!r} ({error.strerror})")
         return []
 
 
@@ -443,8 +450,8 @@ class TcpConnector:
                 with contextlib.suppress(RendezvousConnectionError):
                     yield self._dial(address)
 
-    def _places(self) -> list[list[Address]]:
-        return [resolved(one, self._resolve) for one in self._endpoint.each]
+    def _places(self, answers: list[str] | None = None) -> list[list[Address]]:
+        return [resolved(one, self._resolve, answers) for one in self._endpoint.each]
 
     def _connect_aside(self, address: Address) -> TorchConnection:
         """Open an additional connection to the main connection's address. The first additional connection needs neither
@@ -488,7 +495,7 @@ class TcpConnector:
 
     def _once(self, answers: list[str], decides: bool) -> TorchConnection | None:
         moved = [] if self._at is None else resolved(self._at, self._resolve)
-        places = [self._looked_up(one, answers) for one in self._endpoint.each]
+        places = self._places(answers)
         if decides and any(places):
             self._hosting.offer(places, answers)
         for address in dict.fromkeys(chain(moved, *places)):
@@ -497,13 +504,6 @@ class TcpConnector:
                 self._at = self._at if address in moved else None
                 return found
         return None
-
-    def _looked_up(self, one: Endpoint, answers: list[str]) -> list[Address]:
-        try:
-            return self._resolve(one.host, one.port)
-        except socket.gaierror as error:
-            answers.append(f"unknown name {one.host!r} ({error.strerror})")
-            return []
 
     def _try(self, address: Address, answers: list[str], decides: bool) -> TorchConnection | None:
         fault, local = try_connect(address, min(_PROBE, self._connect_timeout))
