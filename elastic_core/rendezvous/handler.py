@@ -347,7 +347,8 @@ class DynamicRendezvousHandler(RoundHandler):
         grace = self._backend.grace
 
         def due(node: Node, now: Instant) -> Instant | None:
-            return min(node.notice(now), node.fence_at(now, grace)) if node.membership.running else None
+            running = node.membership.running
+            return min(node.notice(now), node.connection.fence_at(grace, now)) if running else None
 
         return self._driver.ask(due)
 

@@ -967,10 +967,6 @@ class Node:
             self.connection = replace(self.connection, logged=True)
         return self.connection.next_look(now)
 
-    def fence_at(self, now: Instant, grace: Duration) -> Instant:
-        """Return the time at which the node must stop its workers if the store does not answer."""
-        return self.connection.fence_at(grace, now)
-
     def stop_by(self, now: Instant, grace: Duration) -> Instant | None:
         """Return the time by which the last round's workers must have ended, or None if there is no limit. There is no
         limit if the job has ended. There is none either if this node is leaving, because other nodes then wait until
@@ -984,7 +980,7 @@ class Node:
             return LONG_AGO
         if member.left:
             return None
-        return later(self.fence_at(now, grace), self.settings.keep_alive_interval / 2)
+        return later(self.connection.fence_at(grace, now), self.settings.keep_alive_interval / 2)
 
     def pop_log_lines(self) -> tuple[LogLine, ...]:
         """Return the log lines that were added since the last call."""

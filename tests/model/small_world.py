@@ -277,7 +277,7 @@ class Rules:
         if actor.phase in (STOPS, GOES):
             told = isinstance(actor.goodbye, Retire)
             return actor.stops_by <= world.now and (bool(actor.works_in) or actor.phase == STOPS or not told)
-        return actor.phase in (RUNS, DONE) and machine.fence_at(now, self.grace) <= now
+        return actor.phase in (RUNS, DONE) and machine.connection.fence_at(self.grace, now) <= now
 
     def _has_news(self, world: World, actor: Actor) -> bool:
         machine, store = actor.machine, world.store

@@ -309,7 +309,7 @@ def test_long_outage_and_its_end_are_logged_once(alone):
 def test_hung_operation_is_an_outage(alone):
     alone.clock.advance(INTERVAL)
     assert isinstance(alone.node.next(alone.clock.now()), Heartbeat)
-    assert alone.node.fence_at(alone.clock.now(), 0.0) == alone.clock.now() + WINDOW - INTERVAL
+    assert alone.node.connection.fence_at(0.0, alone.clock.now()) == alone.clock.now() + WINDOW - INTERVAL
     alone.clock.advance(WINDOW - INTERVAL)
     assert alone.node.verdict(alone.clock.now()).outcome is Outcome.FENCED
 
@@ -351,7 +351,7 @@ def test_workers_of_a_fenced_node_get_half_a_heartbeat(pair):
     other.backend.reachable = False
     other.run(INTERVAL + WINDOW - 0.1)  # the first unanswered heartbeat is due after one interval
     now = other.clock.now()
-    assert other.node.stop_by(now, 0.0) - other.node.fence_at(now, 0.0) == pytest.approx(INTERVAL / 2)
+    assert other.node.stop_by(now, 0.0) - other.node.connection.fence_at(0.0, now) == pytest.approx(INTERVAL / 2)
     assert other.node.stop_by(now, 0.0) < now
 
 

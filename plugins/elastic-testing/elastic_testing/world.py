@@ -139,7 +139,7 @@ class WorldNode:
         if self.phase is Phase.STOPS and self.stopped_at is not None:
             return self.stopped_at
         if self.phase in (Phase.RUNS, Phase.DONE):
-            return max(self.machine.fence_at(now, grace), now)
+            return max(self.machine.connection.fence_at(grace, now), now)
         return later(now, _FAR)
 
 
