@@ -261,11 +261,12 @@ class StoreDialer:
         self._read_timeout = read_timeout
         self._stuck: dict[str, _Stuck] = {}
         self._called: list[int] = []
-        self._waiting: set[BackgroundCall[Store]] = set()
+        self._waiting: set[BackgroundCall[Any]] = set()
 
     def dial(self, host: str, port: int, where: str, timeout: Duration, patiently: bool = False) -> TorchConnection:
         """Connect to the TCPStore at `host`, which should already be listening. If `patiently` is True, the wait
         for the listener's answer has no limit, but `close` can end it. Use this if the address has just answered.
+        `timeout` does not include the import of torch, which takes long on a busy machine.
 
         Raises:
             RendezvousConnectionError: `host` did not answer as a TCPStore in time, or `close` was called.
@@ -276,7 +277,13 @@ class StoreDialer:
             store: Store = distributed().TCPStore(host, port, None, False, limit, wait_for_workers=False)
             return store
 
-        return self._call(make, port, where) if patiently else self.run(make, port, where, timeout)
+        if patiently:
+            return self._call(make, port, where)
+        imported = BackgroundCall(distributed, "rendezvous-import")
+        if not self._over(imported, threading.TIMEOUT_MAX):
+            raise RendezvousConnectionError(self._silence(where, timeout))
+        imported.result()
+        return self.run(make, port, where, timeout)
 
     def _call(self, make: Callable[[], Store], port: int, where: str) -> TorchConnection:
         self._called.append(port)
@@ -294,18 +301,24 @@ class StoreDialer:
         if self.stop.is_set():
             raise RendezvousConnectionError(self._silence(where, timeout))
         begun = self._stuck.pop(where, None) or _Stuck(port, BackgroundCall(make, "rendezvous-connect"))
-        self._waiting.add(begun.attempt)
-        if self.stop.is_set() or not begun.attempt.wait(timeout):
+        if not self._over(begun.attempt, timeout):
             self._stuck[where] = begun
             if self.stop.is_set():
                 self.close()
             raise RendezvousConnectionError(self._silence(where, timeout))
-        self._waiting.discard(begun.attempt)
         try:
             store = begun.attempt.result()
         except RuntimeError as error:
             raise unreachable_error("connecting", where, error) from error
         return self._finished(store, port, where, watched=True)
+
+    def _over(self, call: BackgroundCall[Any], timeout: Duration) -> bool:
+        """Return whether the call ends within `timeout` seconds. The wait also ends when `close` is called."""
+        self._waiting.add(call)
+        try:
+            return not self.stop.is_set() and call.wait(timeout)
+        finally:
+            self._waiting.discard(call)
 
     def close(self) -> None:
         """Make current and future calls fail, and end stuck constructors."""

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from elastic_c10d.connection import StoreDialer
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.tcp_connector import TcpConnector
+from elastic_c10d.torch_store import distributed
 
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
 from elastic_core.interfaces.backend import EntryDroppedError
@@ -110,6 +112,42 @@ def test_server_that_is_not_a_tcpstore_is_reported(listener):
     with pytest.raises(RendezvousConnectionError, match=r"does not answer as a TCPStore .*port may be wrong"):
         connector.connect()
     connector.close()
+
+
+@pytest.fixture
+def slow_import(monkeypatch):
+    """While dialers import torch, `begun` is set, and the import ends only when the test sets `release`."""
+    state = SimpleNamespace(begun=threading.Event(), release=threading.Event())
+
+    def held():
+        state.begun.set()
+        state.release.wait(60)
+        return distributed()
+
+    monkeypatch.setattr("elastic_c10d.connection.distributed", held)
+    yield state
+    state.release.set()
+
+
+def test_connect_timeout_excludes_the_import_of_torch(slow_import, listener, background):
+    dialer = StoreDialer()
+    waiting = background(lambda: dialer.dial("127.0.0.1", listener, "there", timeout=0.01))
+    assert slow_import.begun.wait(60)
+    assert not waiting.over(0.5)
+    slow_import.release.set()
+    with pytest.raises(RendezvousConnectionError, match=r"does not answer as a TCPStore \(waited 0.01 s\)"):
+        waiting.result(60)
+    dialer.close()
+
+
+def test_close_ends_a_connect_that_imports_torch(slow_import, listener, background):
+    dialer = StoreDialer()
+    waiting = background(lambda: dialer.dial("127.0.0.1", listener, "there", timeout=100.0))
+    assert slow_import.begun.wait(60)
+    dialer.close()
+    with pytest.raises(RendezvousConnectionError, match="this side was closed"):
+        waiting.result(60)
+    assert not slow_import.release.is_set()
 
 
 LITTLE_TIME = {"join_timeout": 16.0, "connect_timeout": 60.0}  # the answer arrives long before the join timeout
