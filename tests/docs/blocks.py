@@ -11,6 +11,7 @@ import textwrap
 import time
 from collections import deque
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -123,11 +124,13 @@ def free_port(with_next=False):
 
 
 class Shell:
-    """Runs blocks in a folder outside the checkout. `close` ends all programs that are still running."""
+    """Runs blocks in a folder outside the checkout. `close` ends all programs that are still running. A guardian ends
+    them if the test run is killed."""
 
     def __init__(self, folder):
         self.folder = folder
         self._started = []
+        self._guardian = None
 
     def start(self, script, **environ):
         """Start the block in the background, with both output streams in one file."""
@@ -140,7 +143,16 @@ class Shell:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         self._started.append(process)
+        self._guard(process.pid)
         return Started(process, said)
+
+    def _guard(self, pid):
+        if find_spec("elastic_core"):  # the packages' tests run without the package
+            from elastic_core.workers.guardian import Guardian
+            from elastic_core.workers.sessions import start_of
+
+            self._guardian = self._guardian or Guardian()
+            self._guardian.watch(pid, start_of(pid))
 
     def run(self, script, times=1, code=0, **environ):
         """Run the block `times` times in parallel, each with this exit code, and return the output of all runs."""
@@ -157,6 +169,10 @@ class Shell:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(LIMIT_S)
+        if self._guardian is not None:
+            for process in self._started:
+                self._guardian.forget(process.pid)
+            self._guardian.close()
 
 
 class Started:
