@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.log import Sink, tolerating
+from elastic_core.log import Sink, get_logger, tolerating
 from elastic_core.support.files import open_to_append
 
 if TYPE_CHECKING:
@@ -118,7 +118,8 @@ class RdzvEvent(_Serializable):
 
 
 class FileHandler:
-    """Appends each event to a file as a line of JSON. Each call returns after its line has been written.
+    """Appends each event to a file as a line of JSON. Each call returns after its line has been written. If a write
+    fails, a warning is logged; the next warning follows only after a write has succeeded.
 
     Raises:
         ConfigurationError: the file cannot be written.
@@ -130,13 +131,24 @@ class FileHandler:
         except OSError as error:
             problem = f"cannot write to the file {path!r}: {error.strerror}; choose another"
             raise ConfigurationError(Problem("--event-log-handler", problem)) from error
+        self._path, self._failed = path, False
 
     def __call__(self, event: Event) -> None:
-        self._file.write(event.serialize() + "\n")
+        self._attempt(lambda: self._file.write(event.serialize() + "\n"))
 
     def close(self) -> None:
         """Close the file. Idempotent."""
-        self._file.close()
+        self._attempt(self._file.close)
+
+    def _attempt(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+            self._failed = False
+        except OSError as error:
+            if not self._failed:
+                consequence = "until the file can be written to again, events may be missing from it"
+                get_logger().warning("event lost", file=self._path, reason=error.strerror, consequence=consequence)
+            self._failed = True
 
 
 _FILE = "file:"

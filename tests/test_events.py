@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -93,6 +94,31 @@ def test_handler_error_is_logged_and_not_raised(name):
     log.configure(level="warning")
     line = json.loads(stream.getvalue())
     assert (line["event"], line["name"], line["destination"]) == ("event lost", "started", name)
+
+
+def test_full_event_file_is_reported_once_until_it_recovers(tmp_path, capsys):
+    handler = events.open_handler(f"file:{tmp_path / 'events'}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for _ in range(2):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+        try:
+            for _ in range(3):
+                handler(EVENT)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        handler(EVENT)
+    handler.close()
+    shown = capsys.readouterr().err
+    assert (shown.count("event lost"), shown.count("\n")) == (2, 2)
+    assert (tmp_path / "events").read_text() == f"{EVENT}\n" * 8
+
+
+def test_full_event_file_is_closed_without_another_warning(capsys):
+    handler = events.open_handler("file:/dev/full")
+    handler(EVENT)
+    handler.close()
+    handler.close()
+    assert capsys.readouterr().err.count("event lost: file=/dev/full") == 1
 
 
 RDZV = events.RdzvEvent("join", "job", "joined", "host", 7, events.NodeState.RUNNING, rank=1)

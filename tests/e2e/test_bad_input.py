@@ -211,6 +211,13 @@ def test_full_log_disk_is_reported(elastic, how):
         assert (done.returncode, done.stdout) == (ExitCode.WORKER_FAILED, "")
 
 
+def test_full_event_file_costs_one_warning(elastic):
+    script = elastic.script("hello.py", "print('hello')\n")
+    done = elastic.run("--event-log-handler=file:/dev/full", script)
+    assert (done.code, done.out) == (0, "hello\n")
+    assert (done.err.count("No space left on device"), done.err.count("Traceback")) == (1, 0)
+
+
 def test_out_of_memory_kill_is_recognized(elastic):
     group = memory_group()
     if group is None:
