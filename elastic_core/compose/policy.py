@@ -15,7 +15,7 @@ from elastic_core.config.values import is_secret, split_commas
 from elastic_core.interfaces.workers import Work
 from elastic_core.log import get_logger
 from elastic_core.workers.group import GroupPolicy
-from elastic_core.workers.output import unwritable
+from elastic_core.workers.output import check_log_dir, unwritable
 from elastic_core.workers.process import EnvironmentPolicy, more_files
 from elastic_core.workers.streams import OutputPolicy, Stream
 
@@ -111,10 +111,12 @@ def inherited(settings: Settings, environ: Mapping[str, str], secrets: Collectio
 
 
 def _log_dir(settings: Settings, stack: contextlib.ExitStack) -> Path | None:
-    """Return the folder from `--log-dir`, or a new folder if files are to be written. An empty new folder is removed at
-    the end."""
-    if settings.log_dir is not None or not _writes_files(settings):
-        return settings.log_dir and Path(os.path.abspath(settings.log_dir))  # noqa: PTH100 - without following links
+    """Return the folder from `--log-dir`, or a new folder if files are to be written. The folder is created; an empty
+    new folder is removed at the end."""
+    if settings.log_dir is not None:
+        return check_log_dir(Path(os.path.abspath(settings.log_dir)))  # noqa: PTH100 - without following links
+    if not _writes_files(settings):
+        return None
     try:
         folder = Path(tempfile.mkdtemp(prefix="elastic-logs-"))
     except OSError as error:

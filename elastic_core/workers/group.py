@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import shutil
@@ -31,7 +30,7 @@ from elastic_core.workers.failure import (
 from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.hang import NOT_ASKED, Activity, HangingWorker
 from elastic_core.workers.interrupts import interrupts_held
-from elastic_core.workers.output import RoundOutput, make_folder, unwritable
+from elastic_core.workers.output import FULL, RoundOutput, make_folder, unwritable
 from elastic_core.workers.process import (
     NO_CPUS,
     EnvironmentPolicy,
@@ -368,7 +367,7 @@ class LocalWorkers:
         try:
             make_folder(folder, log_dir / "latest" if log_dir else None)
         except ConfigurationError as error:
-            full = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
+            full = isinstance(error.__cause__, OSError) and error.__cause__.errno in FULL
             if not full or log_dir is None or plan.round == 1:
                 raise
             folder = round_folder(scratch, plan)

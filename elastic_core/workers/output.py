@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import os
 import secrets
 import selectors
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import RoundPlan
     from elastic_core.workers.streams import OutputPolicy, Placement
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
 _CHUNK = 64 * 1024
 _LARGEST_PIPE = 1024 * 1024  # bytes; the largest capacity of a pipe unless root raises the limit
 _UNFINISHED_LINE_AFTER: Duration = 0.1  # seconds without output after which an unfinished line is shown
@@ -345,6 +347,18 @@ def unwritable(error: OSError, log_dir: bool) -> ConfigurationError:
             "choose another folder, or check its permissions and free space",
         )
     )
+
+
+def check_log_dir(folder: Path) -> Path:
+    """Create the log folder, and check that it is writable. A full disk is not an error, because a node that joins a
+    running job can do without log files. Raises ConfigurationError."""
+    try:
+        if not os.access(files.make_folders(folder), os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "no files can be created there", str(folder))
+    except OSError as error:
+        if error.errno not in FULL:
+            raise unwritable(error, log_dir=True) from error
+    return folder
 
 
 def make_folder(folder: Path, latest: Path | None) -> None:

@@ -13,6 +13,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from job_of_nodes import free_port
 
 from elastic_core.errors import ExitCode
 
@@ -72,9 +73,34 @@ def test_taken_master_port_is_an_error(elastic):
     assert "hello" not in done.out
 
 
-def test_unwritable_log_dir_is_an_error(elastic):
+def test_unwritable_log_dir_is_an_error_before_the_round(elastic):
     (elastic.cwd / "taken").write_text("a file, not a folder")
     done = elastic.run("-r", "3", "--log-dir=taken/logs", elastic.script("hello.py", "print('hello')\n"))
+    assert done.code == BAD
+    assert "--log-dir: cannot write to" in paragraph(done.err)
+    assert "round formed" not in done.err
+
+
+def test_read_only_log_dir_is_an_error_before_the_round(elastic):
+    (elastic.cwd / "logs").mkdir()
+    words = ["run", "--log-dir=logs", elastic.script("hello.py", "print('hello')\n")]
+    mount = 'mount -t tmpfs -o ro none logs && touch mounted && exec "$@"'
+    command = ["unshare", "-m", "sh", "-c", mount, "sh", sys.executable, "-m", "elastic_core", *words]
+    done = elastic.finish(elastic.program(*command))
+    if not (elastic.cwd / "mounted").exists():
+        pytest.skip(f"no file system can be mounted here: {done.err}")
+    assert done.code == BAD
+    assert "--log-dir: cannot write to" in paragraph(done.err)
+    assert "round formed" not in done.err
+
+
+@pytest.mark.torch
+def test_node_with_unwritable_log_dir_does_not_join(elastic):
+    """The other node does not exist. The error would otherwise come only after it had joined."""
+    (elastic.cwd / "taken").write_text("a file, not a folder")
+    place = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
+    flags = ["--nnodes=2", "--rdzv-id=job", "--rdzv-conf=join_timeout=20", place, "--log-dir=taken/logs"]
+    done = elastic.run(*flags, elastic.script("hello.py", "print('hello')\n"))
     assert done.code == BAD
     assert "--log-dir: cannot write to" in paragraph(done.err)
 
