@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from elastic_core.clock import Duration
     from elastic_core.config import Spec
-    from elastic_core.plugin import Context
+    from elastic_core.plugin import Context, Duration
 
 
 def run(context: Context, words: Sequence[str]) -> int:

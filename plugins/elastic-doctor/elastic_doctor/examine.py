@@ -13,25 +13,29 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import SystemClock
 from elastic_core.compose.plan import plan_of
-from elastic_core.errors import (
+from elastic_core.errors import described_error
+from elastic_core.health.board import StatusBoard
+from elastic_core.health.checks import result_of
+from elastic_core.hooks.calls import Contexts, health_checks, notice_sources
+from elastic_core.hooks.discovery import CORE, own_version
+from elastic_core.operate.observation import GRACE
+from elastic_core.operate.target import opened
+from elastic_core.plugin import (
+    BackgroundCall,
+    CallTimeout,
+    CheckLevel,
+    CheckMoment,
+    CheckResult,
     ConfigurationError,
     ElasticError,
     RendezvousConnectionError,
     RendezvousError,
     RendezvousStateError,
-    described_error,
+    SystemClock,
 )
-from elastic_core.health.board import StatusBoard
-from elastic_core.health.checks import result_of
-from elastic_core.hooks.calls import Contexts, health_checks, notice_sources
-from elastic_core.hooks.discovery import CORE, own_version
-from elastic_core.interfaces.health import CheckLevel, CheckMoment, CheckResult, HealthCheck
-from elastic_core.operate.observation import GRACE
-from elastic_core.operate.target import opened
 from elastic_core.rendezvous.codec import decoded_state
-from elastic_core.support.bounded import BackgroundCall, CallTimeout, within
+from elastic_core.support.bounded import within
 from elastic_core.text import counted
 from elastic_doctor import machine
 from elastic_doctor.finding import Check, Finding, Level, fault, note, ok, warning
@@ -41,11 +45,9 @@ from elastic_doctor.peers import Announcement, Doctor, cannot_reach, judged_peer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from elastic_core.clock import Clock, Duration
-    from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.hooks.records import RendezvousBackendRecord
-    from elastic_core.interfaces.backend import RendezvousBackend, RosterBackend
+    from elastic_core.interfaces.health import HealthCheck
+    from elastic_core.plugin import Clock, Duration, RendezvousBackend, RendezvousBackendRecord, RosterBackend, Settings
     from elastic_core.rendezvous.model import State
     from elastic_core.rendezvous.seal import HmacSeal
     from elastic_doctor.command import DoctorOptions

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ExitCode
-from elastic_core.text import in_one_line
+from elastic_core.plugin import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from elastic_core.config import Settings
+    from elastic_core.plugin import Settings
 
 VERSION = 1
 """The schema version of `as_dict`. It increases when a field is removed or changes its meaning."""

@@ -13,20 +13,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.compose.plan import selections, unknown_event_handler
-from elastic_core.config import SPECS
 from elastic_core.devices import ASKING, count_workers
-from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.discovery import CORE
 from elastic_core.hooks.records import OURS
+from elastic_core.plugin import ConfigurationError, Settings
 from elastic_doctor.finding import Check, fault, note, ok, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from elastic_core.clock import Duration
-    from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.hooks.selection import Selection
+    from elastic_core.plugin import Duration
     from elastic_doctor.finding import Finding
 
 FILES_PER_NODE = 4  # the number of connections from a node to the store
@@ -107,7 +105,7 @@ def judged_plugins(manager: PluginManager) -> Iterator[Finding]:
 def judged_choices(settings: Settings, manager: PluginManager) -> Iterator[Finding]:
     """Judge whether the selected plugins are installed and accept their options."""
     for selection in selections(settings, {}):
-        if selection.given or selection.name != SPECS["rank_policy"].default:
+        if selection.given or selection.name != Settings.rank_policy:
             yield from _choice(selection, manager)
     for problem in unknown_event_handler(settings):
         yield fault(Check.BACKEND, str(problem), "choose one of these, or file:PATH")

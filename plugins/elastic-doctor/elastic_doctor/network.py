@@ -10,29 +10,33 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from elastic_core.errors import ConfigurationError
-from elastic_core.rendezvous.settings import LOOPBACK
-from elastic_core.support import sockets
-from elastic_core.support.addresses import (
-    address_towards,
-    hosts_of,
+from elastic_core.plugin import (
+    REFUSED,
+    BackgroundCall,
+    CallTimeout,
+    ConfigurationError,
+    bound_everywhere,
+    cannot_bind,
     ip_address,
+    is_local_address,
     is_loopback,
     is_loopback_address,
     means_this_machine,
+    resolve_host,
     seen_from_outside,
+    try_connect,
 )
-from elastic_core.support.bounded import BackgroundCall, CallTimeout
+from elastic_core.plugin import Address as SocketAddress
+from elastic_core.rendezvous.settings import LOOPBACK
+from elastic_core.support.addresses import address_towards, hosts_of
 from elastic_doctor.finding import Check, Finding, Level, fault, note, ok, warning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from elastic_core.clock import Clock, Duration
-    from elastic_core.config import Settings
-    from elastic_core.hooks.records import RendezvousBackendRecord
+    from elastic_core.plugin import Clock, Duration, RendezvousBackendRecord, Settings
 
-    LookUp = Callable[[str, int], list[sockets.Address]]
+    LookUp = Callable[[str, int], list[SocketAddress]]
     Reverse = Callable[[tuple[Any, ...], int], tuple[str, str]]
 
 T = TypeVar("T")
@@ -82,7 +86,7 @@ def places_of(settings: Settings, record: RendezvousBackendRecord | None) -> tup
 
 
 @dataclass(frozen=True)
-class Address(sockets.Address):
+class Address(SocketAddress):
     """One address of a place. `local` is True if the address belongs to this machine."""
 
     local: bool = False
@@ -121,10 +125,10 @@ class Connected:
     @property
     def refused(self) -> bool:
         """Whether the machine answered, but no program listens on the port."""
-        return self.problem == sockets.REFUSED
+        return self.problem == REFUSED
 
 
-def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sockets.resolve_host) -> Lookup:
+def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = resolve_host) -> Lookup:
     """Resolve the place within `limit` seconds. The resolver's own timeout may be as long as half a minute."""
     begun = clock.now()
     try:
@@ -135,7 +139,7 @@ def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sock
         why = getattr(error, "strerror", None) or str(error)
         return Lookup(place, seconds=clock.now() - begun, problem=why)
     seconds = clock.now() - begun
-    return Lookup(place, tuple(Address(it.family, it.sockaddr, sockets.is_local_address(it)) for it in found), seconds)
+    return Lookup(place, tuple(Address(it.family, it.sockaddr, is_local_address(it)) for it in found), seconds)
 
 
 def looked_up_backwards(
@@ -157,7 +161,7 @@ def looked_up_backwards(
 def connected(address: Address, limit: Duration, clock: Clock) -> Connected:
     """Connect to the address within `limit` seconds, and then close the connection."""
     begun = clock.now()
-    problem, ours = sockets.try_connect(address, limit)
+    problem, ours = try_connect(address, limit)
     return Connected(address, problem, clock.now() - begun, ours)
 
 
@@ -165,7 +169,7 @@ def connected(address: Address, limit: Duration, clock: Clock) -> Connected:
 def listening(backlog: int) -> Iterator[int]:
     """Listen on all addresses while the context is open, and yield the port. The connections are not accepted. The
     kernel completes them anyway, which is enough to check the network."""
-    with sockets.bound_everywhere(0) as sock:
+    with bound_everywhere(0) as sock:
         sock.listen(backlog)
         yield int(sock.getsockname()[1])
 
@@ -255,15 +259,15 @@ def _ports(settings: Settings, host_at: Sequence[Address]) -> Iterator[Finding]:
     """Check the ports that this node needs. `host_at` lists the local addresses at which this node may host the
     store."""
     if host_at:
-        problem = sockets.cannot_bind(host_at[0].family, host_at[0].sockaddr)
+        problem = cannot_bind(host_at[0].family, host_at[0].sockaddr)
         yield judged_port(Check.PORT, "the store that this machine would host", host_at[0].port, problem)
     if settings.rdzv_backend == "local" and settings.master_port:
-        problem = sockets.cannot_bind(socket.AF_INET, ("0.0.0.0", settings.master_port))
+        problem = cannot_bind(socket.AF_INET, ("0.0.0.0", settings.master_port))
         yield judged_port(Check.PORT, "--master-port", settings.master_port, problem)
     if settings.health_port and settings.health is not None:
         host = settings.health_conf.get("host", LOOPBACK)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        problem = sockets.cannot_bind(family, (host, settings.health_port))
+        problem = cannot_bind(family, (host, settings.health_port))
         yield judged_port(Check.HEALTH_PORT, "--health-port", settings.health_port, problem)
 
 

@@ -14,18 +14,14 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.clock import later
-from elastic_core.errors import RendezvousConnectionError
-from elastic_core.support.bounded import BackgroundCall, CallTimeout
-from elastic_core.support.sockets import error_text
-from elastic_core.text import counted, in_one_line
+from elastic_core.plugin import BackgroundCall, CallTimeout, RendezvousConnectionError, error_text, in_one_line, later
+from elastic_core.text import counted
 from elastic_doctor.finding import Check, fault, ok, warning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from elastic_core.clock import Clock, Duration, Instant
-    from elastic_core.interfaces.backend import Announced, RosterBackend
+    from elastic_core.plugin import Announced, Clock, Duration, Instant, RosterBackend
     from elastic_doctor.finding import Finding
 
 _VERSION = 1
