@@ -14,8 +14,7 @@ from elastic_core.operate.commands import own_flag
 from elastic_core.parsing import integer, parse_boolean, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+    from collections.abc import Sequence
 
     from elastic_core.config import Spec
     from elastic_core.plugin import Context, Duration
@@ -24,30 +23,34 @@ if TYPE_CHECKING:
 def run(context: Context, words: Sequence[str]) -> int:
     """Check this machine, print the findings, and return the exit code. Raises ConfigurationError for invalid
     arguments."""
-    from elastic_doctor import examine, finding
+    from elastic_doctor import finding
+    from elastic_doctor.examine import Examination
 
     manager, reading = cli.read_like_run(
         words, doctor_help, DOCTOR, "elastic-doctor", new_run_id=lambda: "doctor", require_script=False
     )
     cli.warn_left_out(reading.left_out)
     settings = without_missing(reading.settings, manager, reading.origins)
-    findings = examine.examined(settings, manager, doctor_options(reading.own), added=reading.added)
+    options = DoctorOptions(**reading.own)
+    findings = Examination(settings, manager, options, reading.added).findings()
     report = (socket.gethostname(), settings, findings)
-    cli.show(cli.to_json(finding.as_dict(*report)) if reading.own["json"] else finding.as_text(*report))
+    cli.show(cli.to_json(finding.as_dict(*report)) if options.json else finding.as_text(*report))
     return finding.exit_code_of(findings)
 
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """The doctor's own options, in addition to the flags of the run.
+    """The values of the flags in `DOCTOR`.
 
     Args:
+        json: print JSON.
         expect_store: report an unreachable store as a fault.
         peers: number of doctors, including this one, that connect to each other (0: do not wait for other doctors).
         timeout: time limit in seconds for each check that may hang.
         peers_timeout: time limit in seconds for all doctors to join.
     """
 
+    json: bool = False
     expect_store: bool = False
     peers: int = 0
     timeout: Duration = 10.0
@@ -77,11 +80,6 @@ DOCTOR: tuple[Spec, ...] = (
     ),
 )
 """The flags of `elastic doctor`, in addition to those of `elastic run`."""
-
-
-def doctor_options(own: Mapping[str, Any]) -> DoctorOptions:
-    """Create the options from the values of the flags in `DOCTOR`."""
-    return DoctorOptions(own["expect_store"], own["peers"], own["timeout"], own["peers_timeout"])
 
 
 def doctor_help() -> str:

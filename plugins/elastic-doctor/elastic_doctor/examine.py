@@ -10,7 +10,7 @@ import secrets
 import socket
 import statistics
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from elastic_core.compose.plan import plan_of
@@ -60,40 +60,38 @@ _READS = 10
 _SLOW: Duration = 0.1
 
 
-def examined(
-    settings: Settings,
-    manager: PluginManager,
-    options: DoctorOptions,
-    clock: Clock | None = None,
-    ask_torch: Callable[[str, Duration], machine.Torch] = machine.probed_torch,
-    added: Mapping[str, object] | None = None,
-) -> tuple[Finding, ...]:
-    """Check everything that a run with these settings needs. The checks take at most a small multiple of
-    `options.timeout`, plus the time for peers, and leave nothing running. Problems are returned as findings, not raised
-    as errors. `added` contains the values of the options that plugins have added."""
-    examination = _Examination(settings, manager, options, clock or SystemClock(), ask_torch, added or {})
-    order = list(Check)
-    findings = sorted(examination.findings(), key=lambda finding: order.index(finding.check))
-    if any(finding.check is Check.BACKEND and finding.level is Level.FAULT for finding in findings):
-        # The finding that the backend is installed would contradict this fault.
-        findings = [item for item in findings if item.check is not Check.BACKEND or item.level is not Level.OK]
-    answered = any(finding.check is Check.RUN_ID for finding in findings)
-    listened = any(finding.check is Check.CONNECTION and finding.level is Level.OK for finding in findings)
-    if answered and not listened:  # a doctor has served the store in the meantime, so these findings are outdated
-        return tuple(finding for finding in findings if finding.check is not Check.CONNECTION)
-    return tuple(findings)
-
-
 @dataclass(frozen=True)
-class _Examination:
+class Examination:
+    """Checks everything that a run with these settings needs.
+
+    Args:
+        added: the values of the options that plugins have added.
+        ask_torch: see `machine.probed_torch`.
+    """
+
     settings: Settings
     manager: PluginManager
     options: DoctorOptions
-    clock: Clock
-    ask_torch: Callable[[str, Duration], machine.Torch]
-    added: Mapping[str, object]
+    added: Mapping[str, object] = field(default_factory=dict)
+    clock: Clock = field(default_factory=SystemClock)
+    ask_torch: Callable[[str, Duration], machine.Torch] = machine.probed_torch
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> tuple[Finding, ...]:
+        """Return the findings, in the order of the report. The checks take at most a small multiple of
+        `options.timeout`, plus the time for peers, and leave nothing running. Problems are returned as findings, not
+        raised as errors."""
+        order = list(Check)
+        findings = sorted(self._findings(), key=lambda finding: order.index(finding.check))
+        if any(finding.check is Check.BACKEND and finding.level is Level.FAULT for finding in findings):
+            # The finding that the backend is installed would contradict this fault.
+            findings = [item for item in findings if item.check is not Check.BACKEND or item.level is not Level.OK]
+        answered = any(finding.check is Check.RUN_ID for finding in findings)
+        listened = any(finding.check is Check.CONNECTION and finding.level is Level.OK for finding in findings)
+        if answered and not listened:  # a doctor has served the store in the meantime, so these findings are outdated
+            return tuple(finding for finding in findings if finding.check is not Check.CONNECTION)
+        return tuple(findings)
+
+    def _findings(self) -> Iterator[Finding]:
         settings, workers = self.settings, self.settings.nproc_per_node
         for_torch = max(_FOR_TORCH, self.options.timeout)
         kind = workers if isinstance(workers, str) and workers != "cpu" else "auto"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from elastic_doctor.command import DOCTOR, DoctorOptions, doctor_options
+from elastic_doctor.command import DOCTOR, DoctorOptions
 
 from elastic_core import cli, config
 from elastic_core.errors import ConfigurationError
@@ -22,18 +22,18 @@ def read(tmp_path):
 
 def test_doctor_flags_mix_with_run_flags(read):
     reading = read("--nnodes", "1:4", "--peers", "3", "--rdzv-id=j", "--rdzv-endpoint=h", "--expect_store", "train.py")
-    assert doctor_options(reading.own) == DoctorOptions(expect_store=True, peers=3)
+    assert DoctorOptions(**reading.own) == DoctorOptions(expect_store=True, peers=3)
     assert (str(reading.settings.nnodes), reading.script) == ("1:4", "train.py")
     assert "peers" not in reading.origins
 
 
 def test_default_run_id_is_doctor(read):
     assert read().settings.rdzv_id == read().settings.rdzv_id == "doctor"
-    assert doctor_options(read().own) == DoctorOptions()
+    assert DoctorOptions(**read().own) == DoctorOptions()
 
 
 def test_doctor_flags_are_not_variables_and_not_run_flags(read, tmp_path):
-    assert doctor_options(read(environ={"ELASTIC_PEERS": "2"}).own).peers == 0
+    assert DoctorOptions(**read(environ={"ELASTIC_PEERS": "2"}).own).peers == 0
     with pytest.raises(ConfigurationError, match="--peers"):
         config.read(config.Sources(["--peers=2"], {}, tmp_path), require_script=False)
 

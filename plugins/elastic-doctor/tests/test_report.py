@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from elastic_doctor.command import DoctorOptions
-from elastic_doctor.examine import Answered, examined, judged_store
+from elastic_doctor.examine import Answered, Examination, judged_store
 from elastic_doctor.finding import Check, Level, as_dict, as_text, fault, note, ok, warning
 from elastic_doctor.machine import Torch
 from elastic_testing import FakeClock
@@ -20,7 +20,7 @@ from elastic_core.errors import RendezvousConnectionError
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.backend import StoreServer
-from elastic_core.plugin import BACKEND_OPTIONS
+from elastic_core.plugin import BACKEND_OPTIONS, SystemClock
 from elastic_core.rendezvous.codec import encoded_state
 from elastic_core.rendezvous.model import RoundId, State, closed
 
@@ -90,8 +90,8 @@ def examine(plugins):
         )
         settings = settings_from({"rdzv_backend": "toy", "rdzv_endpoint": "/f.db", "rdzv_id": "job", **values})
         doctor_options = doctor_options or DoctorOptions(timeout=60.0)
-        clock = None if doctor_options.peers else FakeClock()
-        findings = examined(settings, plugins(record), doctor_options, clock, ask_torch=lambda *_: TORCH)
+        clock = SystemClock() if doctor_options.peers else FakeClock()
+        findings = Examination(settings, plugins(record), doctor_options, {}, clock, lambda *_: TORCH).findings()
         wrong = {item.check for item in findings if item.level is Level.FAULT}
         assert not [item for item in findings if item.check in wrong and item.level is Level.OK]
         return {item.check.value: (item.level.value, item.message) for item in findings}
@@ -252,7 +252,8 @@ def test_plugin_health_checks_are_run_and_judged(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     manager = PluginManager.load({}, entry_points=[EntryPoint("checks", "checks_plugin", "elastic")])
     settings = settings_from({"rdzv_id": "job"})
-    findings = examined(settings, manager, DoctorOptions(), ask_torch=lambda *_: TORCH, added={"dataset": "/mine"})
+    examination = Examination(settings, manager, DoctorOptions(), {"dataset": "/mine"}, ask_torch=lambda *_: TORCH)
+    findings = examination.findings()
     by_name = {item.message.partition(":")[0]: item for item in findings if item.check is Check.HEALTH_CHECK}
     assert {name: item.level.value for name, item in by_name.items()} == {
         **dict.fromkeys(("broken", "odd", "level", "slow"), "fault"),
