@@ -47,11 +47,10 @@ class Deadlines(Generic[T]):
         heapq.heappush(self._heap, (timer.deadline, self._count, timer))
         self._tidy()
 
-    def release(self, pid: int, scope: str) -> bool:
-        """Stop a timer. Returns false if the timer was not running."""
-        found = self._running.pop((pid, scope), None) is not None
+    def release(self, pid: int, scope: str) -> None:
+        """Stop a timer, if it is running."""
+        self._running.pop((pid, scope), None)
         self._tidy()
-        return found
 
     def forget(self, unwanted: set[int]) -> None:
         """Stop all timers of these processes."""

@@ -20,9 +20,7 @@ class NaiveDeadlines:
         self.timers.append(timer)
 
     def release(self, pid, scope):
-        before = len(self.timers)
         self.timers = [timer for timer in self.timers if (timer.pid, timer.scope) != (pid, scope)]
-        return len(self.timers) < before
 
     def forget(self, unwanted):
         self.timers = [timer for timer in self.timers if timer.pid not in unwanted]

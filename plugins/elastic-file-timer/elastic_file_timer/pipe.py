@@ -102,9 +102,7 @@ class TimerPipe:
         with contextlib.suppress(OSError):
             if self.readers and self.readers[-1].lies_at(self.path):
                 self.path.unlink()
-        for reader in self.readers:
-            os.close(reader.fd)
-        self.readers.clear()
+        self.drop()
         if self._made_in is not None:
             with contextlib.suppress(OSError):
                 self._made_in.rmdir()
