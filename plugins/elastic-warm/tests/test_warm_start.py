@@ -209,32 +209,41 @@ ENDS = {
 }
 
 
-SOME_ENDS = ENDS.keys() - {"code", "success", "abort", "syntax"}  # each of which is like another one
+SOME_ENDS = [
+    ["words", "error", "error with a hook", "interrupt", "signal", "at exit", "at once", "a thread that still works"]
+]
+OTHER_ENDS = [["code", "abort", "success"], ["syntax"]]
+"""Each list is for one run: only its last end may end the job. Each of the other ends is like one of `SOME_ENDS`."""
 
 
 @pytest.mark.parametrize(
-    ("words", "ends"),
+    ("words", "runs"),
     [
         pytest.param(["train.py"], SOME_ENDS, id="script"),
-        pytest.param(["train.py"], ENDS.keys() - SOME_ENDS, id="script, other ends", marks=pytest.mark.nightly),
-        pytest.param(["-m", "train"], ENDS.keys(), id="module", marks=pytest.mark.nightly),
+        pytest.param(["train.py"], OTHER_ENDS, id="script, other ends", marks=pytest.mark.nightly),
+        pytest.param(["-m", "train"], SOME_ENDS + OTHER_ENDS, id="module", marks=pytest.mark.nightly),
     ],
 )
-def test_warm_worker_ends_like_a_cold_one(warm_runs, words, ends):
-    """Exit code, output and traceback are the same, however it ends."""
-    cases = "\n".join(
-        f"if sys.argv[1] == {name!r}:\n    " + code.replace("\n", "\n    ") for name, code in ENDS.items()
-    )
-    warm_runs.script(cases, imports="import threading, atexit, signal, traceback")
-    for name in ends:
+def test_warm_worker_ends_like_a_cold_one(warm_runs, words, runs):
+    """Exit code, output and traceback are the same, however it ends. Each round after the first ends in another way."""
+    cases = "".join(f"if end == {name!r}:\n    " + code.replace("\n", "\n    ") + "\n" for name, code in ENDS.items())
+    chosen = "end = sys.argv[int(os.environ['TORCHELASTIC_RESTART_COUNT'])]\nprint('colorsys' in BEFORE, file=starts)\n"
+    opened = "starts = open('starts', 'a', buffering=1)"
+    script = Path(warm_runs.script(chosen + cases, imports=f"import threading, atexit, signal, traceback\n{opened}"))
+    script.write_text("import sys\nBEFORE = set(sys.modules)\n" + script.read_text())
+    for number, ends in enumerate(runs):
         seen = []
         for cold in (True, False):
-            logs = warm_runs.folder / f"logs-{name.replace(' ', '-')}-{cold}"
-            code, _, log = warm_runs.run("--redirects=3", f"--log-dir={logs}", *words, name, cold=cold)
-            [out], [err] = (list(logs.glob(f"[!l]*/round-2/rank-0.{kind}")) for kind in ("out", "err"))
-            failed = re.findall(r'worker failed: .*round=2 reason="([^"]*)"', log)
-            seen.append((code, out.read_text(), err.read_text(), failed))
-        assert seen[0] == seen[1], name
+            logs = warm_runs.folder / f"logs-{number}-{cold}"
+            flags = ["--redirects=3", f"--log-dir={logs}"]
+            code, _, log = warm_runs.run(*flags, *words, *ends, cold=cold, restarts=len(ends))
+            files = {path.relative_to(path.parents[1]): path.read_text() for path in logs.glob("[!l]*/*/rank-0.*")}
+            failed = re.findall(r'worker failed: .*round=(\d+) reason="([^"]*)"', log)
+            assert (warm_runs.folder / "starts").read_text().split() == [str(not cold)] * len(ends), log
+            (warm_runs.folder / "starts").unlink()
+            seen.append((code, files, failed))
+        assert seen[0] == seen[1]
+        assert len(files) == 2 * (1 + len(ends))
 
 
 USES = """
