@@ -147,7 +147,7 @@ class Shell:
         return Started(process, said)
 
     def _guard(self, pid):
-        if find_spec("elastic_core"):  # the packages' tests run without the package
+        if find_spec("elastic_core"):  # the packaging tests run without elastic_core
             from elastic_core.workers.guardian import Guardian
             from elastic_core.workers.sessions import start_of
 
@@ -160,19 +160,19 @@ class Shell:
         return "".join(one.ended(code) for one in started)
 
     def close(self):
-        for process in self._started:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGTERM)
-        for process in self._started:
-            try:
-                process.wait(LIMIT_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait(LIMIT_S)
-        if self._guardian is not None:
+        try:
             for process in self._started:
-                self._guardian.forget(process.pid)
-            self._guardian.close()
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGTERM)
+            for process in self._started:
+                try:
+                    process.wait(LIMIT_S)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait(LIMIT_S)
+        finally:
+            if self._guardian is not None:
+                self._guardian.close()  # ends what a block has left in the background
 
 
 class Started:

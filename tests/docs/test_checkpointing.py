@@ -26,6 +26,7 @@ def test_script_resumes_after_a_failure_and_after_a_stop(words, shell):
     script = block_of(PAGE, words).replace("STEPS, GLOBAL_BATCH = 60", "STEPS, GLOBAL_BATCH = 90")
     command, train, ddp = block_of(PAGE, "elastic run"), shell.folder / "train.py", words.startswith("Distributed")
     saves_once = script.replace("(step + 1) % 10 == 0", "step + 1 == 20")
+    assert saves_once != script
     train.write_text("import os, time\n" + saves_once.replace(STEP, SLOW + FAILS + STEP) + EXITS)
     agent = shell.start(f"exec {command}")
     agent.says("step 26")
@@ -34,7 +35,7 @@ def test_script_resumes_after_a_failure_and_after_a_stop(words, shell):
     for rank in (0, 1):
         assert f"rank {rank} of 2 continues after step 0\n" in agent.said
         assert f"rank {rank} of 2 continues after step 20\n" in agent.said
-    train.write_text("import os\n" + script + (THREADS if ddp else "") + EXITS)
+    train.write_text("import os\n" + script + (THREADS if ddp else EXITS))
     said = shell.run(command.replace("--nproc-per-node=2", "--nproc-per-node=3"))
     steps = re.findall(r"of 3 continues after step (\d+)\n", said)
     assert len(steps) == 3

@@ -146,8 +146,7 @@ def test_close_ends_a_connect_that_imports_torch(slow_import, listener, backgrou
     assert slow_import.begun.wait(60)
     dialer.close()
     with pytest.raises(RendezvousConnectionError, match="this side was closed"):
-        waiting.result(60)
-    assert not slow_import.release.is_set()
+        waiting.result(20)  # the import alone would take longer
 
 
 LITTLE_TIME = {"join_timeout": 16.0, "connect_timeout": 60.0}  # the answer arrives long before the join timeout

@@ -325,7 +325,7 @@ def test_simultaneous_faults_may_cost_up_to_their_sum(story):
 
 
 @pytest.mark.parametrize("says", [True, False])
-def test_real_workers_may_fail_as_soon_as_they_cannot_reach_a_peer(story, says):
+def test_real_workers_may_fail_when_a_peer_is_unreachable(story, says):
     """Workers that do not record SIGTERM are real programs; the cheap ones keep trying for a while."""
     for event in story.events:
         if event["what"] == "start":

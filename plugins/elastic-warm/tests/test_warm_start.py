@@ -214,6 +214,7 @@ SOME_ENDS = [
 ]
 OTHER_ENDS = [["code", "abort", "success"], ["syntax"]]
 """Each list is for one run: only its last end may end the job. Each of the other ends is like one of `SOME_ENDS`."""
+assert {end for ends in SOME_ENDS + OTHER_ENDS for end in ends} == ENDS.keys()
 
 
 @pytest.mark.parametrize(

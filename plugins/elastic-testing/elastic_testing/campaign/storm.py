@@ -23,7 +23,7 @@ ANY = (0.05, 60.0)
 AWAY = ("agent_stop", "link_cut", "one_way", "apart")
 """Faults in which agents or machines are suspended or disconnected for a while, and then continue."""
 MEET_S = 15.0
-"""Minimum number of seconds for which the workers of a round try to connect."""
+"""Minimum number of seconds for which the campaign's own workers try to connect. Real programs may fail earlier."""
 
 
 @dataclass(frozen=True)
