@@ -328,6 +328,8 @@ class Below:
 
     def pause(self, machine: Machine, wait: Wait | None = None) -> str:
         """Block the thread until the world's next step for it. Returns the operation's fault; empty for none."""
+        if self._ended:  # this thread still releases what it holds
+            raise SystemExit
         mine = threading.current_thread()
         known = self._known.get(mine)
         if known is None:  # the thread of a pointer
@@ -390,8 +392,11 @@ class Below:
         self._ended = True
         for machine in self.machines:
             machine.closed = True
-        for thread in [*self.threads]:
+        threads = [*self.threads]
+        for thread in threads:
             thread.go.release()
+        for thread in threads:  # the next test must not be charged with their SystemExit
+            thread.thread.join(10)
 
     def _may_go(self, thread: Thread) -> bool:
         wait, now = thread.waits_for, self.clock.now()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from below import EVENTS, Below
 from must_hold import Violation
@@ -48,6 +50,14 @@ def test_host_may_give_up_while_another_node_takes_over(machines, seeds):
     for world in worlds:
         world.run(calm=4.0, quiet=20.0)
     assert {machine.handed_over for world in worlds for machine in world.machines} >= {True, False}
+
+
+def test_world_that_ends_leaves_no_thread_behind():
+    """A thread that ended later would be charged to the next test."""
+    before = set(threading.enumerate())
+    for seed in range(8):
+        Below(seed, 3, ["leave"], most=1).run(calm=4.0, quiet=10.0)
+        assert set(threading.enumerate()) <= before, seed
 
 
 def test_record_that_is_mistaken_for_a_missing_key_is_found(monkeypatch):
