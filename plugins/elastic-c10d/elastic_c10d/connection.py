@@ -266,7 +266,8 @@ class StoreDialer:
     def dial(self, host: str, port: int, where: str, timeout: Duration, patiently: bool = False) -> TorchConnection:
         """Connect to the TCPStore at `host`, which should already be listening. If `patiently` is True, the wait
         for the listener's answer has no limit, but `close` can end it. Use this if the address has just answered.
-        `timeout` does not include the import of torch, which takes long on a busy machine.
+        `timeout` does not include the import of torch, which can take longer than that on a busy machine. The import
+        runs in a thread, so that `close` can end the wait.
 
         Raises:
             RendezvousConnectionError: `host` did not answer as a TCPStore in time, or `close` was called.

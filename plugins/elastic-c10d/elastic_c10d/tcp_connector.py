@@ -160,17 +160,17 @@ class HostElection:
         """
         if self._server is not None or self._is_host is False or self._stopped:
             return
-        firsts, later = places[0], list(chain.from_iterable(places[1:]))
+        firsts, others = places[0], list(chain.from_iterable(places[1:]))
         own = [address for address in firsts if is_local_address(address)]
         apart = [address for address in firsts if address not in own and not is_loopback(self._endpoint.host)]
         if not self._is_host:
             first = min((*own, *apart), key=in_order, default=None)
-            if first not in own and (own or any(map(is_local_address, later))):
+            if first not in own and (own or any(map(is_local_address, others))):
                 named = first or f"{self._endpoint.host!r}, which has no address yet,"
                 reason = "because it is the endpoint's first address; is_host=true overrides this"
                 answers.append(f"{named} should host the store, {reason}")
                 return
-            if own and any(map(self._probe, (*apart, *later))):
+            if own and any(map(self._probe, (*apart, *others))):
                 return
         if own or self._is_host:
             self._start(self._endpoint, own or firsts)
