@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from elastic_core.config import SPECS
-from elastic_core.config.schedulers import READ
+from elastic_core.config.resolve import READ
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from elastic_core.config import SPECS
 from elastic_core.config.explain import as_word
-from elastic_core.config.schedulers import READ
+from elastic_core.config.resolve import READ
 from elastic_core.config.spec import GROUPS
 from elastic_core.errors import ExitCode
 from elastic_core.hooks import spec as hookspecs

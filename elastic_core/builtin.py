@@ -18,7 +18,7 @@ from elastic_core.hooks.records import (
 )
 from elastic_core.hooks.spec import hookimpl
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
-from elastic_core.support.addresses import without_brackets
+from elastic_core.support.sockets import without_brackets
 from elastic_core.text import natural_order
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.agent.event_queue import EventQueue
 from elastic_core.agent.stopping import GroupStop
 from elastic_core.clock import Duration, SystemClock, later
-from elastic_core.config.values import Std
 from elastic_core.error_file import VARIABLE, ErrorHandler, get_error_handler, record
 from elastic_core.errors import ChildFailedError, ProcessFailure, SignalException
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.log import show_unless_logged
+from elastic_core.parsing import Std
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
 from elastic_core.workers.logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs, placer_of, to_map
 from elastic_core.workers.numa import Binding, mode_of, read_machine

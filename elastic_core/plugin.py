@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     # isort: off
     from elastic_core.hooks.spec import hookimpl as hookimpl
     from elastic_core.hooks.records import (
-        CommandRecord as CommandRecord, Context as Context, HealthCheckRecord as HealthCheckRecord,
+        BACKEND_OPTIONS as BACKEND_OPTIONS, CommandRecord as CommandRecord, Context as Context,
+        HealthCheckRecord as HealthCheckRecord,
         HealthEndpointRecord as HealthEndpointRecord, NoticeRecord as NoticeRecord, Option as Option,
         RankPolicyRecord as RankPolicyRecord, Record as Record, RendezvousBackendRecord as RendezvousBackendRecord,
         StoreRecord as StoreRecord, WatchdogRecord as WatchdogRecord, WorkerStarterRecord as WorkerStarterRecord
     )
-    from elastic_core.hooks.options import (
-        BACKEND_OPTIONS as BACKEND_OPTIONS, find_option as find_option, type_options as type_options
-    )
+    from elastic_core.parsing import find_option as find_option, type_options as type_options
     from elastic_core.config.settings import Settings as Settings
     from elastic_core.errors import (
         ConfigurationError as ConfigurationError, ElasticError as ElasticError, PluginError as PluginError,
@@ -100,22 +99,18 @@ if TYPE_CHECKING:
         FunctionStarter as FunctionStarter, pickled_process as pickled_process,
         read_function_result as read_function_result, run_script as run_script
     )
-    from elastic_core.support.addresses import (
+    from elastic_core.support.sockets import (
         ip_address as ip_address, is_loopback as is_loopback, is_loopback_address as is_loopback_address,
         joined_host_port as joined_host_port, means_this_machine as means_this_machine, reached_at as reached_at,
-        seen_from_outside as seen_from_outside, split_host_port as split_host_port
-    )
-    from elastic_core.support.sockets import (
-        REFUSED as REFUSED, Address as Address, PortReservation as PortReservation,
-        bound_everywhere as bound_everywhere, bound_socket as bound_socket, cannot_bind as cannot_bind,
-        error_text as error_text, is_local_address as is_local_address, resolve_host as resolve_host,
-        try_connect as try_connect
+        seen_from_outside as seen_from_outside, split_host_port as split_host_port, REFUSED as REFUSED,
+        Address as Address, PortReservation as PortReservation, bound_everywhere as bound_everywhere,
+        bound_socket as bound_socket, cannot_bind as cannot_bind, error_text as error_text,
+        is_local_address as is_local_address, resolve_host as resolve_host, try_connect as try_connect
     )
     from elastic_core.support.bounded import BackgroundCall as BackgroundCall, CallTimeout as CallTimeout
-    from elastic_core.support.helper import HelperProcess as HelperProcess
     from elastic_core.support.processes import (
-        drop_in_forks as drop_in_forks, stop_dropping as stop_dropping, process_runs as process_runs,
-        process_start_time as process_start_time
+        HelperProcess as HelperProcess, drop_in_forks as drop_in_forks, stop_dropping as stop_dropping,
+        process_runs as process_runs, process_start_time as process_start_time
     )
     from elastic_core.support.files import (
         open_regular as open_regular, open_to_append as open_to_append, distrust_reason as distrust_reason
@@ -133,9 +128,9 @@ _HOMES = {
     "elastic_core.hooks.spec": "hookimpl",
     "elastic_core.hooks.records": (
         "Option Record RendezvousBackendRecord StoreRecord WatchdogRecord HealthEndpointRecord "
-        "WorkerStarterRecord RankPolicyRecord CommandRecord HealthCheckRecord NoticeRecord Context"
+        "WorkerStarterRecord RankPolicyRecord CommandRecord HealthCheckRecord NoticeRecord Context BACKEND_OPTIONS"
     ),
-    "elastic_core.hooks.options": "find_option type_options BACKEND_OPTIONS",
+    "elastic_core.parsing": "find_option type_options",
     "elastic_core.config.settings": "Settings",
     # errors, log and time
     "elastic_core.errors": (
@@ -185,18 +180,15 @@ _HOMES = {
     "elastic_core.workers.process": "CommandStarter bound_to_cpus cannot_run reap_child substitute_local_rank",
     "elastic_core.workers.functions": "FunctionStarter pickled_process read_function_result run_script",
     # sockets and addresses
-    "elastic_core.support.addresses": (
-        "split_host_port joined_host_port ip_address is_loopback is_loopback_address means_this_machine "
-        "reached_at seen_from_outside"
-    ),
     "elastic_core.support.sockets": (
+        "split_host_port joined_host_port ip_address is_loopback is_loopback_address means_this_machine "
+        "reached_at seen_from_outside "
         "Address resolve_host is_local_address bound_socket bound_everywhere cannot_bind try_connect "
         "error_text REFUSED PortReservation"
     ),
     # threads, processes, files and text
     "elastic_core.support.bounded": "BackgroundCall CallTimeout",
-    "elastic_core.support.helper": "HelperProcess",
-    "elastic_core.support.processes": "drop_in_forks stop_dropping process_runs process_start_time",
+    "elastic_core.support.processes": "HelperProcess drop_in_forks stop_dropping process_runs process_start_time",
     "elastic_core.support.files": "distrust_reason open_regular open_to_append",
     "elastic_core.support.secret_files": "read_secret keep_memory_private",
     "elastic_core.support.imports": "import_with",

@@ -26,7 +26,7 @@ from elastic_core.config import Reading, Settings, Sources, read
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.node import Node
-from elastic_core.support.addresses import without_brackets
+from elastic_core.support.sockets import without_brackets
 
 PAGE = " ".join((Path(__file__).parents[1] / "docs" / "guides" / "migrate-from-torchrun.md").read_text().split())
 """docs/guides/migrate-from-torchrun.md with every run of white space replaced by one space."""

@@ -5,9 +5,8 @@ import unicodedata
 
 import pytest
 
-from elastic_core.hooks.options import type_options
 from elastic_core.interfaces.handler import RendezvousParameters
-from elastic_core.parsing import parse_boolean
+from elastic_core.parsing import parse_boolean, type_options
 from elastic_core.plugin import Option
 from elastic_core.text import in_one_line, nearest, normalised, printable, truth
 

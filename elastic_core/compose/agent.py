@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core import events
-from elastic_core.agent.hang import HangPolicy
 from elastic_core.agent.interface import WorkerSpec
 from elastic_core.agent.process_agent import ProcessAgent
 from elastic_core.clock import SystemClock
 from elastic_core.compose import policy
 from elastic_core.config import SPECS
-from elastic_core.devices import count_workers
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.hooks.calls import (
@@ -34,6 +32,7 @@ from elastic_core.workers.group import LocalWorkers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from elastic_core.agent.hang import HangPolicy
     from elastic_core.compose.plan import Plan
     from elastic_core.compose.policy import Entry
     from elastic_core.config import Settings
@@ -88,7 +87,7 @@ def composed(
         ConfigurationError: an object cannot be built. The objects built before it have been stopped.
     """
     settings = plan.settings
-    local_world_size = count_workers(settings.nproc_per_node)
+    local_world_size = _workers(settings.nproc_per_node)
     node = _node(settings, local_world_size)
     board = StatusBoard(settings.rdzv_id or "", node.name, settings.role, settings.max_restarts, SystemClock())
     with contextlib.ExitStack() as stack:
@@ -175,9 +174,23 @@ def parts_for(
             own = watchdog.worker_environment() if watchdog else {}
             return {**contributed_environment(manager, round_plan, plan.contexts), **own}
 
-        timeout = settings.hang_timeout
-        hangs = HangPolicy(timeout, settings.hang_warmup, settings.hang_progress) if timeout else None
-        yield AgentParts(workers, observer, contribute, hangs, board, watchdog)
+        yield AgentParts(workers, observer, contribute, _hang_policy(settings), board, watchdog)
+
+
+def _hang_policy(settings: Settings) -> HangPolicy | None:
+    if not settings.hang_timeout:
+        return None
+    from elastic_core.agent.hang import HangPolicy
+
+    return HangPolicy(settings.hang_timeout, settings.hang_warmup, settings.hang_progress)
+
+
+def _workers(wanted: int | str) -> int:
+    if isinstance(wanted, int):
+        return wanted
+    from elastic_core.devices import count_workers
+
+    return count_workers(wanted)
 
 
 def _end(part: str, end: Callable[[], object]) -> None:

@@ -12,7 +12,6 @@ from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ConfigurationError, ElasticError, Problem
 from elastic_core.hooks.calls import Contexts
-from elastic_core.hooks.options import not_needed
 from elastic_core.hooks.records import (
     HealthEndpointRecord,
     RankPolicyRecord,
@@ -24,6 +23,7 @@ from elastic_core.hooks.records import (
 from elastic_core.hooks.selection import SECRET, AttributedProxy, Chosen, Selection, backend_selection, names_of
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.log import get_logger
+from elastic_core.parsing import not_needed
 from elastic_core.text import did_you_mean
 
 if TYPE_CHECKING:

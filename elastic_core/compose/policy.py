@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core.config.settings import SPECS
-from elastic_core.config.values import is_secret, split_commas
 from elastic_core.interfaces.workers import Work
 from elastic_core.log import get_logger
+from elastic_core.parsing import is_secret, split_commas
 from elastic_core.workers.group import GroupPolicy
 from elastic_core.workers.output import check_log_dir, unwritable
 from elastic_core.workers.process import EnvironmentPolicy, more_files

@@ -18,5 +18,5 @@ from elastic_core.config.sources import from_environment as from_environment
 from elastic_core.config.sources import from_torchrun as from_torchrun
 from elastic_core.config.spec import Spec as Spec
 from elastic_core.config.spec import specs_of_options as specs_of_options
-from elastic_core.config.values import NodeRange as NodeRange
-from elastic_core.config.values import Std as Std
+from elastic_core.parsing import NodeRange as NodeRange
+from elastic_core.parsing import Std as Std

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import GROUPS, Spec, specs_of_options
-from elastic_core.config.values import NodeRange, StreamMap, format_options, is_secret, join_commas
 from elastic_core.errors import ExitCode
+from elastic_core.parsing import NodeRange, StreamMap, format_options, is_secret, join_commas
 from elastic_core.text import HIDDEN, in_one_line
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Reads the configuration from all sources. The outcome is either one result or one error that lists every problem.
 
 Precedence: flag, `ELASTIC_` variable, `PET_` variable, torchrun's special variables, config file, `LOGLEVEL`, a
-scheduler's variables (see `schedulers`), default. Only the value with the highest precedence is parsed, so an invalid
+scheduler's variables (see `resolve`), default. Only the value with the highest precedence is parsed, so an invalid
 value that is overridden is not reported. Values from different sources are not merged: repeated `--rdzv-conf` flags are
 combined, but they replace all options in a config file. A setting is also overridden by one that contradicts it:
 `--nnodes=2` overrides `standalone = true` in the file.
@@ -17,8 +17,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.config.resolve import broken_rules, resolved, script_problems, with_backend
-from elastic_core.config.schedulers import scheduler_problems
+from elastic_core.config.resolve import broken_rules, resolved, scheduler_problems, script_problems, with_backend
 from elastic_core.config.settings import SPECS, Settings
 from elastic_core.config.sources import RENDEZVOUS, RUN, config_file, fallbacks, from_command_line, from_environment
 from elastic_core.config.spec import DEFAULT, Findings, Origins, RawValue, Spec, specs_of_options

@@ -16,31 +16,29 @@ from typing import Any
 
 from elastic_core import compat
 from elastic_core.config.spec import Spec, setting, specs_of
-from elastic_core.config.values import (
-    NodeRange,
-    StreamMap,
-    parse_names,
-    parse_node_range,
-    parse_options,
-    parse_ranks,
-    parse_signals,
-    parse_stream_map,
-    parse_texts,
-    some_of,
-)
 from elastic_core.parsing import (
+    NodeRange,
     Parser,
+    StreamMap,
     choice,
     integer,
     parse_boolean,
     parse_filled_text,
     parse_log_level,
     parse_name_or_none,
+    parse_names,
+    parse_node_range,
+    parse_options,
     parse_path,
     parse_process_count,
+    parse_ranks,
+    parse_signals,
+    parse_stream_map,
     parse_text,
+    parse_texts,
     seconds,
     seconds_or_none,
+    some_of,
 )
 
 _port = integer(0, 65535)

@@ -90,8 +90,8 @@ class HealthCheckServer(health.HealthCheckServer):
         if self._endpoint is not None:
             return self._endpoint
         from elastic_core.hooks.manager import PluginManager  # slow to import: it scans the installed distributions
-        from elastic_core.hooks.options import type_options
         from elastic_core.hooks.records import Context, HealthEndpointRecord
+        from elastic_core.parsing import type_options
 
         record = PluginManager.load(os.environ).select(HealthEndpointRecord, compat.HEALTH_ENDPOINT)
         options, _ = type_options(record.options, {}, "create_healthcheck_server")

@@ -213,15 +213,15 @@ class PluginManager:
     def _backends_of_torchrun(self) -> list[Provided[RendezvousBackendRecord]]:
         if not self.handlers:
             return []
-        from elastic_core.hooks.torchrun_handlers import record_of
+        from elastic_core.compat.backends import of_handler
 
-        return [attributed(record_of(handler), handler.source) for handler in self.handlers]
+        return [attributed(of_handler(handler), handler.source) for handler in self.handlers]
 
     def _backends_of_stores(self) -> list[Provided[RendezvousBackendRecord]]:
-        from elastic_core.compat.from_store import record_of
+        from elastic_core.compat.backends import of_store
 
         stores = [item for item in self.records(StoreRecord) if item.record.shared]
-        return [attributed(record_of(item.record), item.source) for item in stores]
+        return [attributed(of_store(item.record), item.source) for item in stores]
 
     def provided(self, kind: type[R], name: str) -> Provided[R]:
         """Return the record with that name or alias, and the plugin that provides it.

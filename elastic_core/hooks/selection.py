@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from elastic_core.errors import ConfigurationError, ElasticError, PluginError, Problem, described_error
 from elastic_core.hooks.discovery import CORE, DISABLE_VARIABLE, Source
-from elastic_core.hooks.options import find_option, needed, type_options
 from elastic_core.hooks.records import OURS, RendezvousBackendRecord
+from elastic_core.parsing import find_option, needed, type_options
 from elastic_core.text import normalised
 
 if TYPE_CHECKING:

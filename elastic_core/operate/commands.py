@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from elastic_core import compat
 from elastic_core.config import Command, Spec
-from elastic_core.config.explain import command_help
 from elastic_core.errors import ExitCode
 from elastic_core.parsing import parse_boolean, seconds
 
@@ -147,6 +146,8 @@ EXPLAIN = (_JSON,)
 
 def explain_help() -> str:
     """Return the output of `elastic explain --help`."""
+    from elastic_core.config.explain import command_help
+
     return command_help(
         """\
 usage: elastic explain [--json] [flags of elastic run] [script]

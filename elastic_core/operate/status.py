@@ -7,12 +7,11 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.config.values import NodeRange
 from elastic_core.errors import ChildFailedError
 from elastic_core.operate.observation import HeartbeatState, observed
+from elastic_core.parsing import NodeRange
 from elastic_core.rendezvous.model import Cause, State, first_failures
 from elastic_core.rendezvous.roster import alive, is_ready
-from elastic_core.report import failure_lines
 from elastic_core.text import counted, in_one_line
 
 if TYPE_CHECKING:
@@ -273,8 +272,13 @@ def as_text(snapshot: Snapshot) -> str:
         if end.cause_unclear and snapshot.phase is Phase.GATHERING:
             cost = "; a lost node may be the cause; the next round or a late heartbeat will show whether it is"
         lines += ["", f"Last round ended: {end.cause.value}: {end.reason}{cost}"]
+    lines = [in_one_line(line) for line in lines]
     lost = state.end is not None and state.end.cause is Cause.LOST  # the failures are its consequences
-    return "\n".join([*map(in_one_line, lines), *failure_lines({} if lost else first_failures(state))]) + "\n"
+    if not lost and (failures := first_failures(state)):
+        from elastic_core.report import failure_lines
+
+        lines += failure_lines(failures)
+    return "\n".join(lines) + "\n"
 
 
 def _summary(snapshot: Snapshot) -> Iterator[str]:

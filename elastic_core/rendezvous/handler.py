@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from elastic_core.clock import SystemClock, earliest, later
 from elastic_core.errors import ConfigurationError, InvalidPlugin, Problem, RendezvousError
-from elastic_core.hooks.options import KEEP_ALIVE_INTERVAL, KEEP_ALIVE_MAX_ATTEMPT
+from elastic_core.hooks.records import KEEP_ALIVE_INTERVAL, KEEP_ALIVE_MAX_ATTEMPT
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousInfo, RendezvousStoreInfo, RoundHandler
 from elastic_core.log import get_logger, tolerating
@@ -33,8 +33,7 @@ from elastic_core.rendezvous.settings import (
     settings_of,
 )
 from elastic_core.rendezvous.store_backend import with_roster
-from elastic_core.support.addresses import is_remote, reached_at
-from elastic_core.support.sockets import unreachable
+from elastic_core.support.sockets import is_remote, reached_at, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -45,8 +45,8 @@ class RendezvousHandlerRegistry:
 class _WithInstalled(RendezvousHandlerRegistry):
     def _unregistered(self, params: RendezvousParameters) -> RendezvousHandler:
         from elastic_core.hooks.manager import PluginManager  # imported here because it searches for installed plugins
-        from elastic_core.hooks.options import needed, type_options
         from elastic_core.hooks.records import Context, RendezvousBackendRecord
+        from elastic_core.parsing import needed, type_options
 
         record = PluginManager.load(os.environ).select(RendezvousBackendRecord, params.backend)
         options, problems = type_options(record.options, needed(record.options, params.config), "RendezvousParameters")

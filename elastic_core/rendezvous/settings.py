@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.hooks.options import (
+from elastic_core.hooks.records import (
     BACKEND_OPTIONS,
     CLOSE,
     HEARTBEAT,
@@ -16,10 +16,10 @@ from elastic_core.hooks.options import (
     KEEP_ALIVE_INTERVAL,
     KEEP_ALIVE_MAX_ATTEMPT,
     LAST_CALL,
-    type_options,
 )
 from elastic_core.interfaces.handler import check_job
-from elastic_core.support.addresses import hosts_of, reached_at
+from elastic_core.parsing import type_options
+from elastic_core.support.sockets import hosts_of, reached_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

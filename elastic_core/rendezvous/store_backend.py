@@ -31,7 +31,7 @@ from elastic_core.rendezvous.versions import (
     peek,
     standing,
 )
-from elastic_core.support.addresses import joined_host_port, split_host_port
+from elastic_core.support.sockets import joined_host_port, split_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
-from elastic_core.support.helper import HelperProcess
-from elastic_core.support.processes import drop_in_forks, no_forks
+from elastic_core.support.processes import HelperProcess, drop_in_forks, no_forks
 from elastic_core.support.sockets import PortReservation
 from elastic_core.text import truth
 

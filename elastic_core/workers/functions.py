@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from elastic_core import error_file
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.support.processes import no_forks
-from elastic_core.workers.interrupts import interrupts_allowed, raise_noted
+from elastic_core.support.processes import interrupts_allowed, no_forks, raise_noted
 from elastic_core.workers.process import bind, reap_child, substitute_local_rank
 
 if TYPE_CHECKING:

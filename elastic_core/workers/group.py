@@ -18,6 +18,7 @@ from elastic_core.errors import ConfigurationError
 from elastic_core.interfaces.workers import Launch, Leftover, WorkerExit
 from elastic_core.log import get_logger, tolerating
 from elastic_core.stop import STOP_FILE, StopFile
+from elastic_core.support.processes import interrupts_held
 from elastic_core.workers import sessions
 from elastic_core.workers.failure import (
     Evidence,
@@ -29,7 +30,6 @@ from elastic_core.workers.failure import (
 )
 from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.hang import NOT_ASKED, Activity, HangingWorker
-from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.output import FULL, RoundOutput, make_folder, unwritable
 from elastic_core.workers.process import (
     NO_CPUS,

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.log import get_logger
-from elastic_core.support.helper import HelperProcess
+from elastic_core.support.processes import HelperProcess, interrupts_held
 from elastic_core.workers import sessions
-from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.process import wait_readable
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 from elastic_core.clock import later
 from elastic_core.interfaces.workers import WorkerSample
+from elastic_core.support.processes import interrupts_held
 from elastic_core.watchdog.beat import BEAT_FILE, HeartbeatFile
 from elastic_core.workers import sessions
 from elastic_core.workers.channel import LONGEST_LINE, bounded
-from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.process import wait_readable
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.config.values import Std
 from elastic_core.errors import PluginError, Problem
+from elastic_core.parsing import Std
 from elastic_core.text import normalised
 from elastic_core.workers.streams import Placement, Stream
 

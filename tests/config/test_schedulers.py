@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from elastic_core.config import NodeRange
 from elastic_core.config.explain import as_dict, as_text
-from elastic_core.config.schedulers import READ, from_scheduler
+from elastic_core.config.resolve import READ, from_scheduler
 from elastic_core.config.settings import Settings
 from elastic_core.errors import ConfigurationError
 

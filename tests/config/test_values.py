@@ -6,32 +6,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.config.values import (
+from elastic_core.parsing import (
     NodeRange,
     Std,
     StreamMap,
-    format_options,
-    join_commas,
-    parse_node_range,
-    parse_options,
-    parse_ranks,
-    parse_signals,
-    parse_stream_map,
-    parse_texts,
-    some_of,
-    split_commas,
-)
-from elastic_core.parsing import (
     choice,
+    format_options,
     integer,
+    join_commas,
     parse_boolean,
     parse_log_level,
     parse_name_or_none,
+    parse_node_range,
+    parse_options,
     parse_path,
     parse_process_count,
+    parse_ranks,
+    parse_signals,
+    parse_stream_map,
     parse_text,
+    parse_texts,
     seconds,
     seconds_or_none,
+    some_of,
+    split_commas,
 )
 
 streams = st.sampled_from(list(Std))

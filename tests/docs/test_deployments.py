@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from elastic_core.config import SPECS
-from elastic_core.config.schedulers import READ
+from elastic_core.config.resolve import READ
 
 ROOT = Path(__file__).parents[2]
 SLURM, KUBERNETES = ((ROOT / "docs" / "guides" / f"{name}.md").read_text() for name in ("slurm", "kubernetes"))

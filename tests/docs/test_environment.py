@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.config import SPECS
-from elastic_core.config.schedulers import READ
+from elastic_core.config.resolve import READ
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"

@@ -12,9 +12,9 @@ import pytest
 from elastic_core.config import SPECS
 from elastic_core.config.explain import as_word
 from elastic_core.hooks.manager import PluginManager
-from elastic_core.hooks.options import not_needed
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.operate.commands import DRAIN, SERVE, STATUS
+from elastic_core.parsing import not_needed
 from elastic_core.plugin import RendezvousBackendRecord
 from elastic_core.workers.process import EnvironmentPolicy
 

@@ -11,7 +11,7 @@ import pytest
 from job_of_nodes import free_port
 
 from elastic_core.errors import ExitCode
-from elastic_core.support.addresses import ip_address
+from elastic_core.support.sockets import ip_address
 
 pytestmark = pytest.mark.torch
 

@@ -7,7 +7,7 @@ import signal
 import pytest
 from job_of_nodes import SOON, eventually, free_port, kill, kill_node, lives
 
-from elastic_core.support.addresses import reached_at
+from elastic_core.support.sockets import reached_at
 
 pytestmark = pytest.mark.torch
 

@@ -52,8 +52,8 @@ from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeo
 from elastic_core.rendezvous.store_backend import StoreBackend
 from elastic_core.rendezvous.store_connection import FactoryConnector, StoreConnection
 from elastic_core.rendezvous.versions import Keys, epoch_named
-from elastic_core.support.addresses import hosts_of, is_remote, joined_host_port, split_host_port
 from elastic_core.support.secret_files import read_secret
+from elastic_core.support.sockets import hosts_of, is_remote, joined_host_port, split_host_port
 from elastic_core.text import in_one_line, printable
 from elastic_core.workers.failure import Evidence, describe, explain, read_error_file
 

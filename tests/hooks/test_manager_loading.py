@@ -145,7 +145,7 @@ def test_entry_points_of_other_groups_are_ignored():
 def test_loading_imports_neither_structlog_nor_torch():
     code = (
         "import sys\n"
-        "from elastic_core.hooks import calls, listing, manager, options\n"
+        "from elastic_core.hooks import calls, listing, manager\n"
         "listing.as_text(manager.PluginManager.load({}, entry_points=[]))\n"
         "print([name for name in ('structlog', 'torch', 'etcd3', 'grpc') if name in sys.modules])"
     )

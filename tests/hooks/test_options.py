@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from elastic_core.errors import Problem
-from elastic_core.hooks.options import needed, not_needed, type_options
 from elastic_core.hooks.records import Option
+from elastic_core.parsing import needed, not_needed, type_options
 
 JOIN = Option("join_timeout", float, 600.0, "how long to wait", "seconds")
 RETRIES = Option("retries", int, 3, "attempts")

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from elastic_core.hooks.torchrun_handlers import NOT_SHARED, TorchrunHandler, store_not_shared
+from elastic_core.compat.backends import NOT_SHARED, TorchrunHandler, store_not_shared
 
 LONG = 60.0
 SHORT = 0.5

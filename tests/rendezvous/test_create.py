@@ -10,7 +10,7 @@ from elastic_core.errors import ConfigurationError
 from elastic_core.interfaces.node import Node
 from elastic_core.plugin import BACKEND_OPTIONS
 from elastic_core.rendezvous import RendezvousParameters, create_handler
-from elastic_core.support.addresses import reached_at
+from elastic_core.support.sockets import reached_at
 
 
 @pytest.fixture

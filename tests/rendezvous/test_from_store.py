@@ -9,7 +9,7 @@ import pytest
 from elastic_testing import eventually
 
 from elastic_core.builtin import MemoryStore
-from elastic_core.compat.from_store import record_of
+from elastic_core.compat.backends import of_store
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
 from elastic_core.hooks.records import Context, Option, StoreRecord
 from elastic_core.interfaces.node import Node
@@ -69,7 +69,7 @@ def server():
 
 
 def record(server, *options, **fields):
-    return record_of(StoreRecord("mine", "a server of mine", server.create, options or (URL,), **fields))
+    return of_store(StoreRecord("mine", "a server of mine", server.create, options or (URL,), **fields))
 
 
 def parameters(endpoint="mine://here", nodes=(1, 1), name="a", **config):
@@ -148,7 +148,7 @@ def test_negative_outage_grace_is_an_error(server):
 
 
 def test_store_without_declared_options_gets_all_options(server):
-    backend = record_of(StoreRecord("mine", "a server of mine", server.create, None))
+    backend = of_store(StoreRecord("mine", "a server of mine", server.create, None))
     assert backend.options is None
     backend.open_backend(Context(), parameters(colour="red")).get_state()
     assert server.given[0]["colour"] == "red"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.support.addresses import (
+from elastic_core.support.sockets import (
     address_towards,
     hosts_of,
     ip_address,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from elastic_testing import eventually
 
-from elastic_core.support.helper import HelperProcess
+from elastic_core.support.processes import HelperProcess
 
 pytestmark = pytest.mark.integration
 
@@ -115,7 +115,7 @@ def test_helper_sees_end_of_input_when_its_parent_is_killed(tmp_path):
     file, mark = tmp_path / "program.py", tmp_path / "mark"
     file.write_text(f"import sys; sys.stdin.read(); open({str(mark)!r}, 'w').close()")
     code = (
-        "import os, signal; from elastic_core.support.helper import HelperProcess;"
+        "import os, signal; from elastic_core.support.processes import HelperProcess;"
         f"HelperProcess({str(file)!r}); os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=180).returncode == -signal.SIGKILL

@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from elastic_core.workers import interrupts
-from elastic_core.workers.interrupts import interrupts_held
+from elastic_core.support import processes
+from elastic_core.support.processes import interrupts_held
 
 LONG = 60.0
 
@@ -70,7 +70,7 @@ def signal_at(step, signum, raised):
     steps = itertools.count()
 
     def trace(frame, event, arg):
-        if frame.f_code.co_filename not in (interrupts.__file__, contextlib.__file__, signal.__file__):
+        if frame.f_code.co_filename not in (processes.__file__, contextlib.__file__, signal.__file__):
             return None
         if event != "line" and frame.f_code.co_flags & inspect.CO_GENERATOR:
             return trace  # here, unlike a signal, an exception from the tracer would end the generator

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
+from elastic_core.support.processes import interrupts_allowed, interrupts_held
 from elastic_core.workers.hang import pyspy_dump
-from elastic_core.workers.interrupts import interrupts_allowed, interrupts_held
 
 pytestmark = pytest.mark.integration
 

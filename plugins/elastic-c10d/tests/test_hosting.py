@@ -14,8 +14,7 @@ from elastic_c10d.torch_store import distributed
 
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
 from elastic_core.interfaces.handler import RendezvousParameters
-from elastic_core.support.addresses import reached_at
-from elastic_core.support.sockets import Address
+from elastic_core.support.sockets import Address, reached_at
 
 
 def has_ipv6():

@@ -22,7 +22,7 @@ from elastic_core.interfaces.backend import EntryDroppedError
 from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
 from elastic_core.rendezvous.roster_log import values_of
 from elastic_core.rendezvous.versions import Keys
-from elastic_core.support.addresses import ip_address
+from elastic_core.support.sockets import ip_address
 
 
 def test_dead_store_raises_a_one_line_error_with_its_cause(over, server_process):

@@ -28,7 +28,7 @@ from elastic_core.plugin import (
 )
 from elastic_core.plugin import Address as SocketAddress
 from elastic_core.rendezvous.settings import LOOPBACK
-from elastic_core.support.addresses import address_towards, hosts_of
+from elastic_core.support.sockets import address_towards, hosts_of
 from elastic_doctor.finding import Check, Finding, Level, fault, note, ok, warning
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import signal
 import pytest
 from job_of_nodes import Job, kill, kill_node
 
-from elastic_core.support.addresses import reached_at
+from elastic_core.support.sockets import reached_at
 
 pytestmark = pytest.mark.torch
 

@@ -13,7 +13,7 @@ from elastic_http_health.plugin import elastic_health_endpoints
 from elastic_http_health.server import HttpHealthServer
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.hooks.options import type_options
+from elastic_core.parsing import type_options
 from elastic_core.support.sockets import PortReservation
 
 DEFAULTS = {

@@ -8,7 +8,6 @@ import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.hooks.options import type_options
 from elastic_core.hooks.records import (
     Context,
     HealthEndpointRecord,
@@ -18,6 +17,7 @@ from elastic_core.hooks.records import (
     WatchdogRecord,
 )
 from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.parsing import type_options
 
 if TYPE_CHECKING:
     from elastic_core.interfaces.backend import RendezvousBackend, Store
