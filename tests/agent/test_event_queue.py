@@ -231,6 +231,25 @@ def test_later_request_keeps_the_first_signal(make_queue):
     assert (queue.request, queue.urged) == (INT, True)
 
 
+def test_signal_handler_may_close_the_queue_during_a_wait(queue, capfd):
+    """Python must not write to the closed descriptor, which may already belong to another file."""
+
+    def close_and_raise_another(*_):
+        queue.close()
+        signal.raise_signal(signal.SIGUSR1)
+
+    handlers = {signal.SIGALRM: close_and_raise_another, signal.SIGUSR1: lambda *_: None}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with contextlib.suppress(OSError, RuntimeError):
+            queue.wait(())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert "wakeup" not in capfd.readouterr().err
+
+
 def test_signal_delivered_to_another_thread_ends_the_wait(queue):
     """The kernel prefers the main thread, but not if that has just received another signal."""
     over = threading.Event()
