@@ -251,6 +251,7 @@ def _of_state(state: State) -> Any:
     )
     return (
         (state.round, state.open, state.seats.text, end, state.restarts, state.max_restarts),
+        state.stopped,
         (tuple(sorted(state.gone)), tuple(sorted(state.done)), tuple(sorted(state.draining))),
         (state.closed and state.closed.succeeded, tuple(k for k, _ in state.refused)),
     )

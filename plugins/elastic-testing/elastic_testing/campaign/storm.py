@@ -215,8 +215,9 @@ def draw(
         waves.append(FaultWave((first, *spread), quiet))
     if last and (gone := [kind for kind in ("agent_kill", "agent_term", "drain") if kind in kinds]):
         place = lot.randrange(places)
-        then = Fault(lot.choice(gone), place, 1.0, other=(place + 1) % places)
-        waves.append(FaultWave((Fault("done", place, lasts_s=4.0), then)))
+        # On a busy machine, an agent learns only seconds later that its workers have exited.
+        then = Fault(lot.choice(gone), place, 3.0, other=(place + 1) % places)
+        waves.append(FaultWave((Fault("done", place, lasts_s=6.0), then)))
     return tuple(waves)
 
 
