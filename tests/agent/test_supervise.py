@@ -1,17 +1,14 @@
-"""The restart policy: its table, and a naive model that counts failures."""
+"""The restart policy as a table, and which failure came first."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from elastic_core.agent import RunResult, WorkerState
 from elastic_core.agent.supervise import (
     Observation,
-    Order,
     RestartBudget,
     RestartCause,
     cause_of_end,
@@ -171,9 +168,6 @@ def test_node_that_missed_a_round_was_lost_and_did_not_fail():
     assert cause_of_end(7, 5, Round(2, (), restart_count=5, ended=NODES_WAITING)) is None  # state lost
 
 
-ENDS = {Order.SUCCEED, Order.RETIRE, Order.FAIL, Order.YIELD, Order.LEAVE}
-
-
 def test_first_failure_decides_and_is_named():
     effect = failure(rank=0, caused_by=1, curable=False)
     cause = failure(rank=1)
@@ -191,57 +185,6 @@ def test_shared_budget_decision_is_uncertain_without_verdict(verdict, certain):
 def test_incurable_failure_without_stderr_has_a_reason():
     decision = supervise(FRESH, Observation(failed(failure(curable=False)), complete=True))
     assert decision.reason == "rank 0: exit code 3; a restart would not help: the command cannot run"
-
-
-moments = st.one_of(
-    st.just(("runs", 0)),
-    st.integers(1, 3).map(lambda waiting: ("runs", waiting)),
-    st.just(("failed", 0)),
-    st.just(("hopeless", 0)),
-    st.just(("done", 0)),
-    st.just(("signal", 0)),
-)
-RESULTS = {"runs": RUNS, "failed": BROKEN, "hopeless": INCURABLE, "done": DONE, "signal": RUNS}
-
-
-def counting_model(max_restarts, story):
-    """How the run ends, and after how many failures, by counting."""
-    failures = 0
-    for what, _ in story:
-        if what == "signal":
-            return Order.LEAVE, failures
-        if what == "done":
-            return Order.SUCCEED, failures
-        if what == "hopeless":
-            return Order.FAIL, failures
-        if what == "failed":
-            if failures == max_restarts:
-                return Order.FAIL, failures
-            failures += 1
-    return None, failures
-
-
-def supervised(max_restarts, story):
-    budget = RestartBudget(max_restarts)
-    for what, waiting in story:
-        seen = Observation(
-            RESULTS[what],
-            TERM if what == "signal" else "",
-            NODES_WAITING if waiting else None,
-            complete=False,
-        )
-        decision = supervise(budget, seen)
-        if orders_in_words(decision) in (REPORT_AND_STOP, "collect"):
-            decision = supervise(budget, replace(seen, complete=True))
-        budget = replace(budget, failures=budget.failures + decision.uses_budget)
-        if ENDS.intersection(decision.orders):
-            return decision.orders[-1], budget.failures
-    return None, budget.failures
-
-
-@given(st.integers(0, 4), st.lists(moments, max_size=15))
-def test_whole_runs_match_the_counting_model(max_restarts, story):
-    assert supervised(max_restarts, story) == counting_model(max_restarts, story)
 
 
 # The first failure, when several nodes report one
