@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,22 +31,3 @@ def naive_ranks(members, group_rank):
 def test_ranks_match_the_model(members):
     for group_rank in range(len(members)):
         assert list(map(vars, ranked_workers(members, group_rank))) == list(map(vars, naive_ranks(members, group_rank)))
-
-
-@given(st.lists(st.builds(member, st.sampled_from(["a", "b"]), st.integers(1, 4)), min_size=1))
-def test_every_global_rank_is_assigned_once(members):
-    workers = [worker for rank in range(len(members)) for worker in ranked_workers(members, rank)]
-    assert [worker.global_rank for worker in workers] == list(range(len(workers)))
-
-
-@pytest.mark.parametrize(
-    ("group_rank", "expected"),
-    [
-        (0, [Worker(0, 0, 0, 6, 5), Worker(1, 1, 1, 6, 5)]),
-        (1, [Worker(0, 2, 0, 6, 1)]),
-        (2, [Worker(0, 3, 2, 6, 5), Worker(1, 4, 3, 6, 5), Worker(2, 5, 4, 6, 5)]),
-    ],
-)
-def test_role_ranks_are_counted_per_role(group_rank, expected):
-    found = ranked_workers([member("trainer", 2), member("reader", 1), member("trainer", 3)], group_rank)
-    assert list(map(vars, found)) == list(map(vars, expected))
