@@ -43,13 +43,20 @@ def test_finished_node_waits_for_other_nodes(make):
     assert node.handler.calls == [("next_rendezvous",), ("report_success",)]
 
 
-def test_finished_node_rejoins_after_a_failure_elsewhere(make):
+# Events end the wait of a node that hosts the job's store, too, even if its exit barrier has timed out.
+BOTH = pytest.mark.parametrize(("hosts_store", "timeout"), [(False, FOREVER), (True, 0.0)], ids=["guest", "host"])
+
+
+@BOTH
+def test_finished_node_rejoins_after_a_failure_elsewhere(make, hosts_store, timeout):
     verdicts = [PEER_FAILED, JOB_DONE]
     node = make(
         succeed,
         pair_then(two_nodes(2, restart_count=1)),
         on_success=lambda rounds: rounds.give(verdicts.pop(0)),
+        exit_barrier_timeout=timeout,
     )
+    node.handler.hosts_store = hosts_store
     assert node.run().state is WorkerState.SUCCEEDED
     assert [plan.restart_count for plan in node.workers.plans] == [0, 1]
     assert node.handler.calls_to("report_success") == [(), ()]
@@ -90,24 +97,23 @@ def test_exit_barrier_timeout_of_0_does_not_wait(make):
     assert "exit barrier" in node.finished.reason
 
 
-def test_signal_ends_the_exit_barrier(make):
-    node = make(succeed, on_success=lambda rounds: node.agent.receive_signal(TERM))
+@BOTH
+def test_signal_ends_the_exit_barrier(make, hosts_store, timeout):
+    node = make(succeed, on_success=lambda rounds: node.agent.receive_signal(TERM), exit_barrier_timeout=timeout)
+    node.handler.hosts_store = hosts_store
     with pytest.raises(SignalException):
         node.run()
     assert node.order == ["leave"]
 
 
-def test_finished_node_succeeds_when_fenced(make, capsys):
-    node = make(succeed, on_success=lambda rounds: rounds.give(FENCED))
+@BOTH
+@pytest.mark.parametrize(("verdict", "order"), [(DRAINED, ["leave"]), (FENCED, [])], ids=["drained", "fenced"])
+def test_finished_node_succeeds_when_drained_or_fenced(make, verdict, order, hosts_store, timeout, capsys):
+    node = make(succeed, on_success=lambda rounds: rounds.give(verdict), exit_barrier_timeout=timeout)
+    node.handler.hosts_store = hosts_store
     assert node.run().state is WorkerState.SUCCEEDED
-    assert node.order == []
+    assert node.order == order
     assert "exit barrier left" in capsys.readouterr().err
-
-
-def test_finished_node_succeeds_when_drained(make):
-    node = make(succeed, on_success=lambda rounds: rounds.give(DRAINED))
-    assert node.run().state is WorkerState.SUCCEEDED
-    assert node.order == ["leave"]
 
 
 def test_nodes_waited_for_are_logged(make, logged):
@@ -133,68 +139,39 @@ def test_failed_node_skips_the_exit_barrier(make):
 
 @pytest.fixture
 def host(make):
-    """A function that makes a node which hosts the job's store and whose exit barrier times out immediately."""
-
-    def host(on_success=None):
-        node = make(in_turn(succeed), on_success=on_success, exit_barrier_timeout=0.0)
-        node.handler.hosts_store = True
-        return node
-
-    return host
+    """A node that hosts the job's store and whose exit barrier times out immediately."""
+    node = make(succeed, on_success=None, exit_barrier_timeout=0.0)
+    node.handler.hosts_store = True
+    return node
 
 
 def test_store_host_stays_while_other_nodes_work(host, logged):
-    node = host()
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(node.run)
+        running = pool.submit(host.run)
         lines = eventually(lambda: (text := logged()) and "exit barrier prolonged" in text and text)
-        node.handler.give(None)
-        node.handler.give(None)
+        host.handler.give(None)
+        host.handler.give(None)
         assert not running.done()
-        node.handler.give(JOB_DONE)
+        host.handler.give(JOB_DONE)
         assert running.result(60).state is WorkerState.SUCCEEDED
     assert "this process hosts the store for other nodes" in lines
     assert (lines + logged()).count("exit barrier prolonged") == 1
-    assert node.handler.calls_to("leave") == []
-
-
-@pytest.mark.parametrize(
-    ("verdict", "order"), [(DRAINED, ["leave"]), (FENCED, []), (JOB_DONE, [])], ids=["drained", "fenced", "closed"]
-)
-def test_store_host_leaves_after_a_final_verdict(verdict, order, host):
-    node = host(on_success=lambda rounds: rounds.give(verdict))
-    assert node.run().state is WorkerState.SUCCEEDED
-    assert node.order == order
-
-
-def test_store_host_rejoins_after_a_failure_elsewhere(host):
-    verdicts = [PEER_FAILED, JOB_DONE]
-    node = host(on_success=lambda rounds: rounds.give(verdicts.pop(0)))
-    assert node.run().state is WorkerState.SUCCEEDED
-    assert len(node.workers.plans) == 2
-
-
-def test_store_host_leaves_on_a_signal(host):
-    node = host(on_success=lambda rounds: node.agent.receive_signal(TERM))
-    with pytest.raises(SignalException):
-        node.run()
-    assert node.order == ["leave"]
+    assert host.handler.calls_to("leave") == []
 
 
 def test_signal_ends_the_wait_for_a_handover(host):
-    node = host()
     release, returned = threading.Event(), []
 
     def hand_over():
-        node.agent.receive_signal(TERM)
+        host.agent.receive_signal(TERM)
         returned.append(release.wait(20))
-        node.handler.hosts_store = False
+        host.handler.hosts_store = False
         return True
 
-    node.handler.hand_over = hand_over
+    host.handler.hand_over = hand_over
     with pytest.raises(SignalException):
-        node.run()
-    assert (node.order, node.handler.calls_to("hurry"), returned) == (["leave"], [], [])
+        host.run()
+    assert (host.order, host.handler.calls_to("hurry"), returned) == (["leave"], [], [])
     release.set()
 
 
