@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -78,9 +77,3 @@ def test_malformed_introduction_raises_state_error(raw):
     store.set("elastic/member/1", raw)
     with pytest.raises(RendezvousStateError, match="expected the introduction of the node with rank 1"):
         exchange_introductions(store, 0, 2, NODES[0])
-
-
-def test_exchange_leaves_no_thread():
-    before = set(threading.enumerate())  # not their number: threads of other tests may be ending
-    test_all_nodes_agree_on_the_round()
-    assert set(threading.enumerate()) <= before

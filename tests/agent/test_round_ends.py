@@ -44,24 +44,15 @@ def test_job_failure_elsewhere_stops_workers(make):
     assert (node.finished.state, node.finished.reason) == ("FAILED", f"RendezvousClosedError: {closed.value}")
 
 
-def test_job_failure_elsewhere_is_raised_while_rejoining(make):
+@pytest.mark.parametrize("rejoins", [True, False])
+def test_job_failure_elsewhere_is_raised_while_joining(make, rejoins):
     def refuse():
         node.handler.give(FAILED_ELSEWHERE)
         raise RendezvousClosedError("closed by node2")
 
-    node = make(lambda plan, workers: node.handler.give(PEER_FAILED), pair_then(refuse))
+    rounds = pair_then(refuse) if rejoins else [refuse]
+    node = make(lambda plan, workers: node.handler.give(PEER_FAILED), rounds)
     with pytest.raises(RendezvousClosedError, match="closed by node2") as closed:
-        node.run()
-    assert closed.value.failures == THEIRS
-
-
-def test_job_failure_before_joining_is_raised(make):
-    def refuse():
-        node.handler.give(FAILED_ELSEWHERE)
-        raise RendezvousClosedError("closed by node2")
-
-    node = make(succeed, [refuse])
-    with pytest.raises(RendezvousClosedError) as closed:
         node.run()
     assert closed.value.failures == THEIRS
 
