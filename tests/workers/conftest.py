@@ -220,12 +220,6 @@ def spawn():
 
 
 @pytest.fixture
-def tree_code():
-    """Source of a worker with a grandchild; it writes both process ids to the descriptor in `sys.argv[1]`."""
-    return TREE
-
-
-@pytest.fixture
 def tree(spawn, pipe, lines_of):
     leader = spawn(TREE, pipe[1])
     return leader, {name: int(pid) for name, pid in map(str.split, lines_of(pipe[0], 2))}
@@ -366,3 +360,16 @@ def call():
         return FunctionStarter(function, args, method)
 
     return call
+
+
+@pytest.fixture
+def spy(tmp_path):
+    """A function that installs a shell script as py-spy and returns an environment in which it is found."""
+
+    def spy(script):
+        path = tmp_path / "py-spy"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+
+    return spy

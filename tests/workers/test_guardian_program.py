@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -144,64 +143,6 @@ def test_guardian_survives_signals_that_stop_an_agent(guardian, tree, until, run
     assert leader.wait() == -signal.SIGKILL
 
 
-AGENT = """
-import os, select, sys
-from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
-from elastic_core.workers.functions import FunctionStarter
-from elastic_core.workers.group import GroupPolicy, LocalWorkers
-from elastic_core.workers.process import CommandStarter
-
-TREE = {tree!r}
-
-def function():
-    sys.argv = ["tree", sys.argv[1]]
-    exec(TREE)
-
-if sys.argv[2] == "fork":
-    starter = FunctionStarter(function, (), "fork")
-else:
-    starter = CommandStarter(("/bin/sh", "-c", 'exec "$0" -S -c "$1" 2', sys.executable, TREE))
-ranks = (WorkerRanks(0, 0, 0), WorkerRanks(1, 1, 1))
-plan = RoundPlan(1, "job", "here", "default", 0, 1, 2, 2, "127.0.0.1", 1, False, 0, 0, ranks)
-workers = LocalWorkers(starter, GroupPolicy(), dict(os.environ))
-workers.start(plan)
-os.write(int(sys.argv[1]), b"agent %d\\n" % os.getpid())  # the workers report sooner, but the agent must know them all
-select.select(list(workers.sentinels()), [], [])
-"""
-
-
-def worker_pids(lines):
-    """The process ids of the workers and their grandchildren, without the agent."""
-    return [int(pid) for name, pid in map(str.split, lines) if name != "agent"]
-
-
-@pytest.mark.parametrize("method", ["subprocess", "fork"])
-def test_workers_and_grandchildren_die_with_a_killed_agent(pipe, lines_of, until, running, tmp_path, method, tree_code):
-    reader, writer = pipe
-    agent = subprocess.Popen(
-        [sys.executable, "-c", AGENT.format(tree=tree_code), str(writer), method],
-        pass_fds=[writer],
-        stderr=subprocess.PIPE,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )
-    if method == "fork":
-        pids = worker_pids(lines_of(reader, 5))
-        os.close(writer)
-    else:
-        pids = worker_pids(lines_of(agent.stderr.fileno(), 4))
-        lines_of(reader)
-    assert len(pids) == 4
-    assert len(os.listdir(tmp_path)) == 1  # the scratch folder
-    agent.kill()
-    agent.wait()
-    until(lambda: not any(map(running, pids)), f"{pids} to die")
-    until(lambda: os.listdir(tmp_path) == [], "the scratch folder to go")
-    if method == "fork":  # no process keeps the pipes of the agent open
-        assert select.select([reader], [], [], 30)[0]
-        assert os.read(reader, 1) == b""
-    agent.stderr.close()
-
-
 KILLED_AT_A_START = """
 import os, signal, sys, time
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
@@ -214,6 +155,7 @@ class Killing:
         self.starter = starter
 
     def start(self, launch):
+        assert os.listdir(os.environ["TMPDIR"])  # the scratch folder
         child = self.starter.start(launch)
         print(child.pid, flush=True)
         if launch.local_rank == 1:
@@ -231,15 +173,16 @@ LocalWorkers(Killing(starter), GroupPolicy(), dict(os.environ)).start(plan)
 
 @pytest.mark.parametrize("method", ["subprocess", "fork", "spawn", "forkserver"])
 def test_worker_being_started_dies_with_a_killed_agent(method, tmp_path, until, running, clean_up):
-    """Between the start of the process and the order that gives the guardian its id."""
+    """Between the start of the process and the order that gives the guardian its id. No process keeps the agent's
+    stdout open, and the scratch folder is removed."""
     command = [sys.executable, "-c", KILLED_AT_A_START, method]
-    with (tmp_path / "pids").open("w+") as report:
-        agent = subprocess.run(command, stdout=report, timeout=180)
-        report.seek(0)
-        pids = list(map(int, report))
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    agent = subprocess.run(command, env=environment, stdout=subprocess.PIPE, timeout=180)
+    pids = list(map(int, agent.stdout.split()))
     clean_up += pids
     assert (agent.returncode, len(pids)) == (-signal.SIGKILL, 2)
     until(lambda: not any(map(running, pids)), f"{pids} to die")
+    until(lambda: not any(tmp_path.glob("elastic-*")), "the scratch folder to go")
 
 
 GUARDING = """
