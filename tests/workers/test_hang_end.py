@@ -68,12 +68,16 @@ def killed(rounds, pid, rank=0):
 
 
 def test_sleeping_worker_leaves_its_stack(hang, python, tmp_path):
+    """Before the round ends, because other nodes are notified immediately, and only once if the job ends."""
     rounds, pids = hang(python(SLEEP), log_dir=tmp_path)
-    failure = killed(rounds, pids[0])
+    assert rounds.workers.kill(pids[0], "hang: it hangs") == 0
+    failure = rounds.workers.failures()[0]
     lines = failure.stack.splitlines()
     assert lines[0].startswith("Current thread 0x")
     assert [line.rpartition(" in ")[2] for line in lines[1:]] == ["train_step", "<module>"]
-    assert failure.signal_name() == "SIGABRT"
+    assert rounds.workers.kill(pids[0], "hang: once more") is None
+    failure = failure_of(rounds)
+    assert (failure.reason, failure.hung, failure.signal_name()) == ("hang: it hangs", True, "SIGABRT")
     assert failure.stderr_tail == ("ready",)
 
 
@@ -204,11 +208,8 @@ def test_hung_worker_exiting_0_on_sigabrt_has_failed(hang, call, function_module
     assert rounds.workers.return_values() == {}
 
 
-def test_py_spy_dumps_the_stack_if_faulthandler_is_off(hang, python, tmp_path):
-    spy = tmp_path / "py-spy"
-    spy.write_text('#!/bin/sh\necho "Thread $3 (idle)"\n')
-    spy.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONFAULTHANDLER": ""}  # turned off by the user
+def test_py_spy_dumps_the_stack_if_faulthandler_is_off(hang, python, spy, tmp_path):
+    environment = {**spy('echo "Thread $3 (idle)"'), "PYTHONFAULTHANDLER": ""}  # turned off by the user
     rounds, pids = hang(python(SLEEP), log_dir=tmp_path, environment=environment)
     assert killed(rounds, pids[0]).stack == f"Thread {pids[0]} (idle)"
 
@@ -309,15 +310,6 @@ def test_hung_function_leaves_its_stack(method, hang, call, function_module, tmp
     )
     rounds, pids = hang(call(module.train_step, method=method), log_dir=tmp_path)
     assert " in train_step" in killed(rounds, pids[0]).stack
-
-
-def test_stack_is_available_before_the_round_ends(hang, python, tmp_path):
-    """Other nodes are notified immediately, and only once if the job ends."""
-    rounds, pids = hang(python(SLEEP), log_dir=tmp_path)
-    rounds.workers.kill(pids[0], "hang: it hangs")
-    failure = rounds.workers.failures()[0]
-    assert failure.hung and " in train_step" in failure.stack
-    assert rounds.workers.kill(pids[0], "hang: once more") is None
 
 
 def test_kill_without_ask_skips_the_stack(hang, python, tmp_path):

@@ -222,19 +222,6 @@ def test_abort_kills_a_stopped_process_without_core_dump(sleeper):
     process.returncode = -signal.SIGABRT
 
 
-@pytest.fixture
-def spy(tmp_path):
-    """A function that installs a shell script as py-spy and returns an environment in which it is found."""
-
-    def spy(script):
-        path = tmp_path / "py-spy"
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-        return {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-
-    return spy
-
-
 @pytest.mark.integration
 def test_py_spy_output_is_returned(spy):
     text, why = pyspy_dump(77, spy('echo "asked: $*"; echo; echo "Thread 77 (idle)"'), LONG)
