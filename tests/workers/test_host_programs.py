@@ -35,8 +35,9 @@ def test_failures_are_seen_with_sigchld_ignored_at_start():
     assert (done.stdout, done.returncode) == ("[3]\n", 0), done.stderr
 
 
-def test_worker_reaped_by_its_host_program_has_failed(local_workers, python, plan):
-    rounds = local_workers(python("raise SystemExit(3)"))
+@pytest.mark.parametrize("kind", ["command", "fork", "spawn"])
+def test_worker_reaped_by_its_host_program_has_failed(local_workers, python, call, plan, kind):
+    rounds = local_workers(python("raise SystemExit(3)") if kind == "command" else call(os.getpid, method=kind))
     [pid] = rounds.start(plan()).values()
     os.waitpid(pid, 0)
     [ended] = rounds.wait_for_exits(1)
