@@ -128,36 +128,6 @@ def test_unstarted_pump_delivers_output(pipe):
     assert os.read(pipe[0], 100) == b"hello\n"
 
 
-def test_all_output_written_before_the_end_is_delivered(pump, pipe):
-    received = []
-    made, (writer,), _ = pump(1)
-    text = b"x" * 99 + b"\n"
-
-    def write():
-        for _ in range(20_000):
-            os.write(writer, text)
-        os.close(writer)
-
-    writing = threading.Thread(target=write)
-    reading = drain(pipe[0], received)
-    writing.start()
-    writing.join()  # as if the workers had ended
-    assert finish(made)
-    os.close(pipe[1])
-    reading.join()
-    assert b"".join(received) == (b"[0]:" + text) * 20_000
-
-
-def test_console_without_reader_does_not_block_workers(pump, pipe):
-    os.close(pipe[0])
-    made, (writer,), channels = pump(1)
-    for number in range(5000):
-        os.write(writer, b"line %d of some length to fill the pipe many times over\n" % number)
-    os.close(writer)
-    assert finish(made)
-    assert channels[0].tail()[-1].startswith("line 4999 ")
-
-
 def test_blocked_console_does_not_block_the_agent(pump, pipe, helpers_gone):
     os.set_blocking(pipe[1], True)
     made, (writer,), channels = pump(1)
