@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("temporary_folder
 def test_log_dir_that_is_a_file_is_rejected(local_workers, python, plan, tmp_path):
     (tmp_path / "logs").write_text("")
     with pytest.raises(ConfigurationError, match="--log-dir"):
-        local_workers(python("pass"), log_dir=tmp_path / "logs").start(plan())
+        local_workers(python("pass"), log_dir=tmp_path / "logs").start(plan(round=2))
 
 
 def test_failed_start_of_one_worker_stops_the_others(local_workers, plan, tmp_path, pipe, open_files, helpers_gone):
