@@ -221,14 +221,19 @@ class Job:
         self.conf = {"last_call_timeout": "0.2", "keep_alive_interval": "0.3", "keep_alive_max_attempt": "100", **conf}
 
     @property
+    def where(self) -> tuple[str, ...]:
+        """The flags with which a command finds the job."""
+        flags = (f"--rdzv-endpoint={self.endpoint}", f"--rdzv-backend={self.backend}", "--rdzv-id=job")
+        return (*flags, f"--rdzv-conf=prefix={self.conf['prefix']}") if "prefix" in self.conf else flags
+
+    @property
     def _conf(self) -> str:
         return ",".join(f"{key}={value}" for key, value in self.conf.items())
 
     def agent(self, name: str, *flags: str, script: str | None = None, **environment: str) -> Agent:
         """Start a node with this name. If a flag is given twice, the later one applies."""
-        where = (f"--rdzv-endpoint={self.endpoint}", f"--rdzv-backend={self.backend}", "--rdzv-id=job")
         own = (f"--node-id={name}", f"--rdzv-conf={self._conf}")
-        run = ("run", *where, *own, *flags, script or self.sleeper, name)
+        run = ("run", *self.where, *own, *flags, script or self.sleeper, name)
         return self.command(name, *run, **environment)
 
     def static_agent(self, name: str, rank: int, *flags: str) -> Agent:
@@ -256,6 +261,11 @@ class Job:
         unfinished = self._folder / "unfinished"
         unfinished.write_text(f"{code} {words}".strip())
         unfinished.replace(path)
+
+    def ends_well(self, *agents: Agent) -> None:
+        """Ask all workers to end, and check that these agents then succeed."""
+        self.end()
+        assert [agent.code() for agent in agents] == [0] * len(agents)
 
     def rounds(self) -> list[Round]:
         """All rounds whose workers have written their lines, in order."""

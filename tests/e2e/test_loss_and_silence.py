@@ -35,10 +35,6 @@ WAITS = "while not all_have_written"
 SAVER = SLEEPER.replace('"saw": None', '"saw": os.path.exists("saving")').replace(WAITS, SAVE + WAITS)
 
 
-def codes(*agents):
-    return [agent.code() for agent in agents]
-
-
 def host_first(agents):
     return sorted(agents, key=lambda agent: "store hosted" not in agent.err)
 
@@ -56,8 +52,7 @@ def test_suspended_store_host_restarts_no_worker(job):
     guest.says("store is back")
     time.sleep(6)  # a node wrongly considered lost would be reported by now
     assert job.rounds() == [first]
-    job.end()
-    assert codes(*agents) == [0, 0]
+    job.ends_well(*agents)
     assert all("restart decided" not in agent.err for agent in agents)
 
 
@@ -79,7 +74,7 @@ def test_finished_store_host_disturbs_no_worker(job, may_host):
     time.sleep(7)  # longer than a failure timeout
     assert lives(first.pid(guest.name))
     job.end(guest.name)
-    assert codes(host, guest) == [0, 0]
+    assert [host.code(), guest.code()] == [0, 0]
     assert job.rounds() == [first]
 
 
@@ -101,8 +96,7 @@ def test_dead_spare_gets_no_seat(any_job):
     assert set(second.nodes) == {"b", "d"}
     assert "round=2" in members[1].err
     assert "round=3" not in members[1].err
-    any_job.end()
-    assert codes(members[1], spare) == [0, 0]
+    any_job.ends_well(members[1], spare)
 
 
 def test_stopping_member_keeps_its_seat_despite_a_spare(job, elastic):
@@ -122,8 +116,7 @@ def test_stopping_member_keeps_its_seat_despite_a_spare(job, elastic):
     kill_node(other, second.pid("other"))  # the next round does not wait for a lost node
     third = job.round(2, after=second)
     assert sorted(third.nodes) == ["slow", "spare"]
-    job.end()
-    assert codes(slow, spare) == [0, 0]
+    job.ends_well(slow, spare)
 
 
 def test_next_round_waits_for_the_leaving_workers(job, elastic):
@@ -137,7 +130,7 @@ def test_next_round_waits_for_the_leaving_workers(job, elastic):
     second = job.round(1, after=first)
     assert second.all("saw") == [False]
     job.end()
-    assert codes(slow, other) == [128 + signal.SIGTERM, 0]
+    assert [slow.code(), other.code()] == [128 + signal.SIGTERM, 0]
 
 
 def test_finished_nodes_exit_disturbs_no_worker(any_job):
@@ -150,9 +143,7 @@ def test_finished_nodes_exit_disturbs_no_worker(any_job):
     for agent in (drained, killed):
         any_job.end(agent.name)
         agent.says('waiting_for="the workers of other nodes to succeed"')
-    where = (f"--rdzv-backend={any_job.backend}", f"--rdzv-endpoint={any_job.endpoint}", "--rdzv-id=job")
-    conf = [f"--rdzv-conf=prefix={any_job.conf['prefix']}"] if "prefix" in any_job.conf else []
-    assert any_job.command("drain", "drain", *where, *conf, "drained").code() == 0
+    assert any_job.command("drain", "drain", *any_job.where, "drained").code() == 0
     assert drained.code() == 0
     killed.signal(signal.SIGKILL)
     time.sleep(12)  # with SOON, it would have been considered lost by now
@@ -176,8 +167,7 @@ def test_agent_restarted_under_its_name_rejoins(elastic, tmp_path, etcd_endpoint
     again = job.agent("b", "--nnodes=2", "--max-restarts=3")
     second = job.round(2, after=first)
     assert sorted(second.nodes) == ["a", "b"]
-    job.end()
-    assert codes(a, again) == [0, 0]
+    job.ends_well(a, again)
 
 
 def test_agent_that_leaves_while_joining_notifies_peers(any_job):
@@ -195,11 +185,9 @@ def test_agents_that_are_pid_1_of_containers_form_a_round(job, elastic):
     if os.geteuid() != 0:
         pytest.skip("only root may make name spaces")
     elastic.through = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    where = (f"--rdzv-endpoint={job.endpoint}", "--rdzv-backend=c10d", "--rdzv-id=job", "--nnodes=2")
-    agents = [job.command(name, "run", *where, job.sleeper, name) for name in "ab"]
+    agents = [job.command(name, "run", *job.where, "--nnodes=2", job.sleeper, name) for name in "ab"]
     job.round(2)
-    job.end()
-    assert codes(*agents) == [0, 0]
+    job.ends_well(*agents)
 
 
 def test_nodes_cut_off_from_each_other_share_no_round(job, elastic, machines):
@@ -233,8 +221,7 @@ def test_lost_node_does_not_continue_a_stopped_job(elastic, tmp_path, etcd_endpo
     first = job.round(2)
     b.signal(signal.SIGSTOP)
     a.says("node lost" if least == 2 else "round=2")
-    where = (f"--rdzv-backend={job.backend}", f"--rdzv-endpoint={job.endpoint}", "--rdzv-id=job")
-    stop = job.command("stop", "stop", *where, f"--rdzv-conf={job._conf}")
+    stop = job.command("stop", "stop", *job.where, f"--rdzv-conf={job._conf}")
     assert stop.code() == 0
     assert "missing: b; " in stop.out
     assert a.code() == ExitCode.DRAINED
@@ -243,5 +230,4 @@ def test_lost_node_does_not_continue_a_stopped_job(elastic, tmp_path, etcd_endpo
     assert not lives(first.pid("b"))
     again = job.agents("c d"[: 2 * least], *flags)
     job.round(least, after=job.rounds()[-1])
-    job.end()
-    assert codes(*again) == [0] * least
+    job.ends_well(*again)

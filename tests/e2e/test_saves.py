@@ -150,33 +150,27 @@ def test_worker_saves_when_its_peer_fails(elastic, train):
 
 
 def test_workers_save_when_another_node_is_drained(elastic, job, train):
-    server = job.serve()
+    job.serve()
     a, b = job.agents("a b", "--nnodes=2", script=train, KIND="pool")
     for name in ("a-0", "b-0"):
         ready(elastic, name)
-    where = (f"--rdzv-endpoint={job.endpoint}", "--rdzv-id=job")
-    assert job.command("drain", "drain", "b", *where).code() == 0
+    assert job.command("drain", "drain", "b", *job.where).code() == 0
     assert b.code() == 9
     eventually(lambda: saved(elastic, "a-0"), "the other node's worker to save")
     assert saved(elastic, "b-0")
-    end(a, server)
+    a.signal(signal.SIGTERM)
+    assert a.code() == 128 + signal.SIGTERM
 
 
 def test_workers_save_when_another_node_is_lost(elastic, job, train):
-    server = job.serve()
+    job.serve()
     job.conf.update(SOON)
     a, b = job.agents("a b", "--nnodes=2", script=train, KIND="manager")
     ready(elastic, "a-0")
     kill_node(b, ready(elastic, "b-0"))
     eventually(lambda: saved(elastic, "a-0"), "the other node's worker to save")
-    end(a, server)
-
-
-def end(agent, server):
-    agent.signal(signal.SIGTERM)
-    assert agent.code() == 128 + signal.SIGTERM
-    server.signal(signal.SIGTERM)
-    assert server.code() == 0
+    a.signal(signal.SIGTERM)
+    assert a.code() == 128 + signal.SIGTERM
 
 
 SHARES = """
@@ -214,7 +208,7 @@ def test_shutdown_timeout_leaves_no_shared_memory(elastic, shares):
     agent, memory = shares("--shutdown-timeout=0.5")
     assert memory.exists()
     agent.send_signal(signal.SIGTERM)
-    elastic.finish(agent)
+    assert elastic.finish(agent).code == 128 + signal.SIGTERM
     assert not memory.exists()
 
 

@@ -116,12 +116,11 @@ def test_drained_host_of_the_store_has_left(job, names):
     host.says("store hosted")
     others = [job.agent(name, "--nnodes=1:2") for name in names.split()[1:]]
     job.round(len(names.split()))
-    drain = job.command("drain", "drain", "a", f"--rdzv-endpoint={job.endpoint}", "--rdzv-id=job")
+    drain = job.command("drain", "drain", "a", *job.where)
     assert drain.code() == 0, drain.err
     assert drain.out.splitlines()[-1] == "a has left"
     assert host.code() == 9
-    job.end()
-    assert [other.code() for other in others] == [0] * len(others)
+    job.ends_well(*others)
 
 
 def test_failed_jobs_status_has_the_failure(cluster, elastic):

@@ -55,9 +55,9 @@ entry_point(sys.argv[1:])
 def test_second_signal_ends_a_handover(job, elastic, begins):
     """The heir is suspended, so it does not take over the store. After a first signal, the second one once killed the
     agent, which then left no result file and ended with another exit code."""
-    where = (f"--rdzv-endpoint={job.endpoint}", "--rdzv-backend=c10d", "--rdzv-id=job", "--node-id=a", "--nnodes=1:2")
-    flags = ("--exit-barrier-timeout=0", "--result-file=result.json", "--rdzv-conf=last_call_timeout=0.2")
-    host = job.command("a", elastic.script("patient.py", PATIENT), "run", *where, *flags, job.sleeper, "a")
+    own = ("--node-id=a", "--nnodes=1:2", "--rdzv-conf=last_call_timeout=0.2")
+    flags = (*own, "--exit-barrier-timeout=0", "--result-file=result.json")
+    host = job.command("a", elastic.script("patient.py", PATIENT), "run", *job.where, *flags, job.sleeper, "a")
     host.says("store hosted")
     guest = job.agent("b", "--nnodes=1:2")
     both = job.round(2)
@@ -93,8 +93,7 @@ def test_job_survives_the_end_of_its_store_host(job, how):
     guest.says("store taken over" if how == signal.SIGTERM else "store hosted")
     kill(alone.pid(guest.name))
     assert job.round(1, after=alone).restarts == {"2"}
-    job.end()
-    assert guest.code() == 0
+    job.ends_well(guest)
 
 
 def test_one_of_two_survivors_hosts_the_store(job):
@@ -108,5 +107,4 @@ def test_one_of_two_survivors_hosts_the_store(job):
     assert sorted(two.nodes) == sorted(agent.name for agent in left)
     assert two.restarts == {"0"}
     assert sorted(hosts(agent) for agent in left) == [False, True]
-    job.end()
-    assert [agent.code() for agent in left] == [0, 0]
+    job.ends_well(*left)

@@ -63,8 +63,7 @@ def test_terminated_host_hands_its_store_over(cluster):
     assert not any("store out of reach" in agent.err for agent in (n1, n2))
     third = made.start(0, name="back")
     made.job.round(3, after=second)
-    made.job.end()
-    assert [agent.code() for agent in (n1, n2, third)] == [0, 0, 0]
+    made.job.ends_well(n1, n2, third)
 
 
 def test_each_terminated_host_hands_its_store_over(cluster):
@@ -84,8 +83,7 @@ def test_each_terminated_host_hands_its_store_over(cluster):
     back = made.start(0, "--nnodes=1:3", name="back")
     two = made.job.round(2, after=alone)
     assert sorted(two.nodes) == sorted([last.name, "back"])
-    made.job.end()
-    assert [last.code(), back.code()] == [0, 0]
+    made.job.ends_well(last, back)
 
 
 def test_job_survives_losing_the_new_host(cluster):
@@ -102,8 +100,7 @@ def test_job_survives_losing_the_new_host(cluster):
     made.machines[heir].off()
     fourth = made.job.round(2, after=third)
     assert sorted(fourth.nodes) == sorted([last.name, "back"])
-    made.job.end()
-    assert [last.code(), back.code()] == [0, 0]
+    made.job.ends_well(last, back)
 
 
 def test_lost_host_machine_rejoins(cluster):
@@ -122,5 +119,4 @@ def test_lost_host_machine_rejoins(cluster):
     assert sorted(second.nodes) == ["back", "n1", "n2"]
     assert second.restarts == {"0"}
     assert "round=2" in n1.err
-    made.job.end()
-    assert [agent.code() for agent in (n1, n2, back)] == [0, 0, 0]
+    made.job.ends_well(n1, n2, back)

@@ -70,8 +70,7 @@ def test_failed_worker_is_restarted(acme, site):
     assert second.restarts == {"1"}
     assert second.port != first.port
     assert set(first.all("TORCHELASTIC_USE_AGENT_STORE") + second.all("TORCHELASTIC_USE_AGENT_STORE")) == {"False"}
-    acme.end()
-    assert [agent.code() for agent in agents] == [0, 0]
+    acme.ends_well(*agents)
     for agent in agents:
         assert "restarts=1" in agent.err
 

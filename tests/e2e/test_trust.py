@@ -146,8 +146,7 @@ def test_job_survives_tampering_with_every_key(job, secret, act, signed):
     agents.append(job.agent("c", *flags))
     last = job.round(3, after=first)
     assert last.restarts == {"0"}
-    job.end()
-    assert [agent.code() for agent in agents] == [0, 0, 0]
+    job.ends_well(*agents)
     server.signal(signal.SIGTERM)
     assert server.code() == 0
 
@@ -178,8 +177,7 @@ def test_invalid_entries_are_ignored(job):
         said = f"entry unreadable: node={name} "
         eventually(lambda said=said: any(said in agent.err for agent in agents), f"one to say {said!r}")
     assert [found.port for found in job.rounds()] == [first.port]
-    job.end()
-    assert [agent.code() for agent in agents] == [0, 0]
+    job.ends_well(*agents)
 
 
 def close_well(stranger, was=None):
@@ -199,13 +197,12 @@ def test_forged_end_is_ignored_with_a_secret(job, secret):
         agent.says("not signed")
     kill(first.pid("a"))
     assert job.round(2, after=first).restarts == {"1"}
-    job.end()
-    assert [agent.code() for agent in agents] == [0, 0]
+    job.ends_well(*agents)
 
 
 def test_first_foreign_state_only_delays_the_job(job, secret):
     """It is there before any node joins, and looks like a state of nodes with another secret."""
-    server = job.serve()
+    job.serve()
     stranger = Stranger(job)
     stranger.store.set(Keys("job").id, "0" * 16)
     place = stranger.keys.state(1)
@@ -214,10 +211,7 @@ def test_first_foreign_state_only_delays_the_job(job, secret):
     stranger.store.set(stranger.keys.head, "1")
     agents = job.agents("a b", "--nnodes=2", secret)
     job.round(2)
-    job.end()
-    assert [agent.code() for agent in agents] == [0, 0]
-    server.signal(signal.SIGTERM)
-    assert server.code() == 0
+    job.ends_well(*agents)
 
 
 def test_forged_end_without_a_secret_is_no_success(job):
@@ -245,8 +239,7 @@ def test_foreign_node_gets_no_rank(job, secret):
         assert outsider.code() == ExitCode.RENDEZVOUS_FAILED
         assert "--rdzv-secret-file" in outsider.report
     assert [found.port for found in job.rounds()] == [first.port]
-    job.end()
-    assert [agent.code() for agent in agents] == [0, 0]
+    job.ends_well(*agents)
 
 
 def test_secret_is_rotated_while_the_job_runs(job, tmp_path):
@@ -259,21 +252,19 @@ def test_secret_is_rotated_while_the_job_runs(job, tmp_path):
     secret_in(path, b"fedcba9876543210", b"0123456789abcdef")
     agents.append(job.agent("c", "--nnodes=2:3", flag))
     job.round(3, after=first)
-    status = job.command("status", "status", f"--rdzv-endpoint={job.endpoint}", "--rdzv-id=job", flag, "--json")
+    status = job.command("status", "status", *job.where, flag, "--json")
     assert status.code() == 0
     assert json.loads(status.out)["not_signed"] == 0
-    job.end()
-    assert [agent.code() for agent in agents] == [0, 0, 0]
+    job.ends_well(*agents)
 
 
 def test_status_and_drain_need_the_secret(job, secret):
     agents = job.agents("a b", "--nnodes=2", secret)
     job.round(2)
-    where = (f"--rdzv-endpoint={job.endpoint}", "--rdzv-id=job")
-    blind = job.command("blind", "status", *where)
+    blind = job.command("blind", "status", *job.where)
     assert blind.code() == ExitCode.RENDEZVOUS_FAILED
     assert "--rdzv-secret-file" in blind.err
-    assert job.command("drain", "drain", "b", *where, secret).code() == 0
+    assert job.command("drain", "drain", "b", *job.where, secret).code() == 0
     assert agents[1].code() == ExitCode.DRAINED
     agents[0].signal(signal.SIGTERM)
     assert agents[0].code() == 128 + signal.SIGTERM
