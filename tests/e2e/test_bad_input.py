@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -25,42 +24,22 @@ def paragraph(err):
     return err[err.index("elastic: ") :]
 
 
-def test_syntax_error_is_not_restarted(elastic):
-    script = elastic.script("broken.py", "def f(:\n    pass\n")
-    done = elastic.run("--max-restarts=5", script)
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["broken.py"], "SyntaxError"),
+        (["strict.py", "--no-such-flag"], "strict.py: error: unrecognized arguments"),
+        (["-m", "no_such_module_anywhere"], ""),
+    ],
+    ids=["syntax error", "argument error", "missing module"],
+)
+def test_script_that_cannot_run_is_not_restarted(elastic, words, why):
+    elastic.script("broken.py", "def f(:\n    pass\n")
+    elastic.script("strict.py", "import argparse; argparse.ArgumentParser().parse_args()\n")
+    done = elastic.run("--max-restarts=5", *words)
     assert done.code == ExitCode.WORKER_FAILED
-    assert "a restart would not help: SyntaxError" in paragraph(done.err)
+    assert f"a restart would not help: {why}" in paragraph(done.err)
     assert done.err.count("workers started") == 1
-
-
-def test_argument_error_of_the_script_is_not_restarted(elastic):
-    script = elastic.script("strict.py", "import argparse; argparse.ArgumentParser().parse_args()\n")
-    done = elastic.run("--max-restarts=5", script, "--no-such-flag")
-    assert done.code == ExitCode.WORKER_FAILED
-    assert "a restart would not help" in paragraph(done.err)
-    assert done.err.count("workers started") == 1
-
-
-def test_missing_module_is_not_restarted(elastic):
-    done = elastic.run("--max-restarts=5", "-m", "no_such_module_anywhere")
-    assert done.code == ExitCode.WORKER_FAILED
-    assert "a restart would not help" in paragraph(done.err)
-    assert done.err.count("workers started") == 1
-
-
-@pytest.mark.torch
-def test_nproc_gpu_without_a_gpu_is_an_error(elastic):
-    done = elastic.run("--nproc-per-node=gpu", elastic.script("hello.py", "print('hello')\n"), CUDA_VISIBLE_DEVICES="")
-    assert done.code == BAD
-    assert "torch finds no usable 'gpu' device" in paragraph(done.err)
-
-
-@pytest.mark.torch
-def test_auto_without_accelerator_counts_cpus(elastic):
-    script = elastic.script("size.py", "import os; print('of', os.environ['WORLD_SIZE'])\n")
-    done = elastic.run("--nproc-per-node=auto", script, CUDA_VISIBLE_DEVICES="")
-    assert done.code == 0
-    assert done.out.splitlines() == [f"of {len(os.sched_getaffinity(0))}"] * len(os.sched_getaffinity(0))
 
 
 def test_taken_master_port_is_an_error(elastic):
@@ -73,22 +52,19 @@ def test_taken_master_port_is_an_error(elastic):
     assert "hello" not in done.out
 
 
-def test_unwritable_log_dir_is_an_error_before_the_round(elastic):
-    (elastic.cwd / "taken").write_text("a file, not a folder")
-    done = elastic.run("-r", "3", "--log-dir=taken/logs", elastic.script("hello.py", "print('hello')\n"))
-    assert done.code == BAD
-    assert "--log-dir: cannot write to" in paragraph(done.err)
-    assert "round formed" not in done.err
+def on_small_disk(elastic, options, *words):
+    """Run a job while a file system with these mount options covers the folder `logs`."""
+    (elastic.cwd / "logs").mkdir()
+    mount = f'mount -t tmpfs -o {options} none logs && touch mounted && exec "$@"'
+    command = ["unshare", "-m", "sh", "-c", mount, "sh", sys.executable, "-m", "elastic_core", "run", *words]
+    done = elastic.finish(elastic.program(*command))
+    if not (elastic.cwd / "mounted").exists():
+        pytest.skip(f"no file system can be mounted here: {done.err}")
+    return done
 
 
 def test_read_only_log_dir_is_an_error_before_the_round(elastic):
-    (elastic.cwd / "logs").mkdir()
-    words = ["run", "--log-dir=logs", elastic.script("hello.py", "print('hello')\n")]
-    if not small_disk(elastic.cwd / "logs"):
-        pytest.skip("mounting a small file system is not allowed here")
-    mount = 'mount -t tmpfs -o ro none logs && exec "$@"'
-    command = ["unshare", "-m", "sh", "-c", mount, "sh", sys.executable, "-m", "elastic_core", *words]
-    done = elastic.finish(elastic.program(*command))
+    done = on_small_disk(elastic, "ro", "--log-dir=logs", elastic.script("hello.py", "print('hello')\n"))
     assert done.code == BAD
     assert "--log-dir: cannot write to" in paragraph(done.err)
     assert "round formed" not in done.err
@@ -130,44 +106,10 @@ def test_missing_plugin_error_names_its_package(elastic, tmp_path_factory):
     start = (
         "import runpy, site, sys; site.addsitedir(sys.argv.pop(1)); runpy.run_module('elastic_core', None, '__main__')"
     )
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-S",
-            "-c",
-            start,
-            site,
-            "run",
-            "--watchdog=file",
-            elastic.script("hello.py", "print('hello')\n"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.returncode == BAD
-    assert done.stdout == ""
-    assert "pip install elastic-file-timer" in paragraph(done.stderr)
-
-
-def test_worker_that_ignores_sigterm_is_killed(elastic, read_fifo):
-    fifo, read = read_fifo
-    script = elastic.script(
-        "deaf.py",
-        f"""
-        import signal
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        print("ready", file=open({fifo!r}, "w"))
-        while True:
-            signal.pause()
-        """,
-    )
-    process = elastic.start("run", "--shutdown-timeout=0.5", script)
-    read(1)
-    process.send_signal(signal.SIGTERM)
-    done = elastic.finish(process)
-    assert done.code == 128 + signal.SIGTERM
-    assert "SIGTERM" in paragraph(done.err)
+    run = ("run", "--watchdog=file", elastic.script("hello.py", "print('hello')\n"))
+    done = elastic.finish(elastic.program(sys.executable, "-S", "-c", start, str(site), *run))
+    assert (done.code, done.out) == (BAD, "")
+    assert "pip install elastic-file-timer" in paragraph(done.err)
 
 
 def test_failure_is_reported_without_its_stubborn_peer(elastic, read_fifo):
@@ -207,47 +149,24 @@ def test_leftover_grandchildren_are_ended(elastic):
     assert "leftover processes" in done.err
 
 
-def small_disk(folder):
-    """Whether a 64 KiB file system can be mounted in a mount namespace that ends with its processes."""
-    command = ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs -o size=64k none {folder} && exec true"]
-    try:
-        return subprocess.run(command, capture_output=True, timeout=180, check=False).returncode == 0
-    except OSError:
-        return False
-
-
 @pytest.mark.parametrize("how", ["-t", "-r"])
 def test_full_log_disk_is_reported(elastic, how):
     """With `-t`, the console gets the rest; with `-r`, the worker's own write fails."""
-    logs = elastic.cwd / "logs"
-    logs.mkdir()
-    if not small_disk(logs):
-        pytest.skip("mounting a small file system is not allowed here")
     script = elastic.script("much.py", "for n in range(20_000):\n    print('line', n)\n")
-    flags = f"{how} 1 --log-dir={logs} --log-line-prefix-template="
-    run = f"mount -t tmpfs -o size=64k none {logs} && exec {sys.executable} -m elastic_core run {flags} {script}"
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", run], capture_output=True, text=True, timeout=180, check=False
-    )
-    assert "No space left on device" in done.stderr
+    flags = (how, "1", "--log-dir=logs", "--log-line-prefix-template=")
+    done = on_small_disk(elastic, "size=64k", *flags, script)
+    assert "No space left on device" in done.err
     if how == "-t":
-        assert (done.returncode, done.stderr.count("output lost")) == (0, 1)
-        assert done.stdout.splitlines() == [f"line {n}" for n in range(20_000)]
+        assert (done.code, done.err.count("output lost")) == (0, 1)
+        assert done.out.splitlines() == [f"line {n}" for n in range(20_000)]
     else:
-        assert (done.returncode, done.stdout) == (ExitCode.WORKER_FAILED, "")
+        assert (done.code, done.out) == (ExitCode.WORKER_FAILED, "")
 
 
 def test_full_log_disk_does_not_keep_a_node_from_joining(elastic):
     """In a later round of a running job, the node could do without log files."""
-    logs = elastic.cwd / "logs"
-    logs.mkdir()
-    if not small_disk(logs):
-        pytest.skip("mounting a small file system is not allowed here")
-    run = (
-        f"mount -t tmpfs -o nr_inodes=1 none {logs} && "  # only the mounted folder itself
-        f"exec {sys.executable} -m elastic_core run --log-dir={logs}/new {elastic.script('hello.py', '')}"
-    )
-    done = elastic.finish(elastic.program("unshare", "--mount", "sh", "-c", run))
+    only_the_folder = "nr_inodes=1"
+    done = on_small_disk(elastic, only_the_folder, "--log-dir=logs/new", elastic.script("hello.py", ""))
     assert done.code == BAD
     assert "--log-dir: cannot write to" in paragraph(done.err)
     assert "round formed" in done.err
@@ -276,12 +195,12 @@ def test_out_of_memory_kill_is_recognized(elastic):
     )
     enter = f"echo $$ > {group}/cgroup.procs; exec {sys.executable} -m elastic_core run --nproc-per-node=2 {script}"
     try:
-        done = subprocess.run(["sh", "-c", enter], capture_output=True, text=True, timeout=180, check=False)
+        done = elastic.finish(elastic.program("sh", "-c", enter))
     finally:
         os.rmdir(group)
-    assert done.returncode == ExitCode.WORKER_FAILED
-    assert "rank 1" in paragraph(done.stderr)
-    assert "out of memory" in paragraph(done.stderr)
+    assert done.code == ExitCode.WORKER_FAILED
+    assert "rank 1" in paragraph(done.err)
+    assert "out of memory" in paragraph(done.err)
 
 
 def memory_group():
@@ -346,25 +265,6 @@ def test_slow_console_gets_all_output(elastic):
     assert "output lost" not in done.err
 
 
-def test_error_in_a_restart_is_shown_with_the_failure(elastic):
-    script = elastic.script(
-        "spoil.py",
-        """
-        import os, sys
-        open("logs/job/round-2", "w").close()
-        print("the real reason", file=sys.stderr)
-        sys.exit(3)
-        """,
-    )
-    done = elastic.run(
-        "--max-restarts=2", "--log-dir=logs", "-r1", "--rdzv-id=job", "--result-file=result.json", script
-    )
-    assert done.code == BAD
-    assert "--log-dir" in paragraph(done.err)
-    assert "Root cause: rank 0" in paragraph(done.err)
-    assert "the real reason" in paragraph(done.err)
-
-
 FILLS_THE_DISK = """
 import os, sys
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -378,12 +278,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 
 def test_full_log_disk_does_not_end_the_job(elastic):
     """The folder of the second round cannot be created."""
-    (elastic.cwd / "logs").mkdir()
-    words = ["run", "--log-dir=logs", "--redirects=3", "--max-restarts=1", elastic.script("fill.py", FILLS_THE_DISK)]
-    mount = 'mount -t tmpfs -o nr_inodes=32 none logs && touch mounted && exec "$@"'
-    command = ["unshare", "-m", "sh", "-c", mount, "sh", sys.executable, "-m", "elastic_core", *words, "logs"]
-    done = elastic.finish(elastic.program(*command))
-    if not (elastic.cwd / "mounted").exists():
-        pytest.skip(f"no file system can be mounted here: {done.err}")
+    flags = ("--log-dir=logs", "--redirects=3", "--max-restarts=1")
+    done = on_small_disk(elastic, "nr_inodes=32", *flags, elastic.script("fill.py", FILLS_THE_DISK), "logs")
     assert done.code == 0
     assert done.err.count("output lost") == 1
