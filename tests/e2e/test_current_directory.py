@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -15,13 +16,14 @@ CAUGHT = "raise SystemExit('caught ' + __name__)\n"
 @pytest.fixture
 def foreign_files(tmp_path):
     """A folder with modules named like those that elastic-core imports, and with a plugin."""
-    for name in ("signal", "socket", "json", "typing", "__future__", "pluggy", "runpy", "torch", "snare"):
+    for name in ("signal", "socket", "json", "typing", "__future__", "pluggy", "torch", "snare"):
         (tmp_path / f"{name}.py").write_text(CAUGHT)
     info = tmp_path / "snare-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: snare\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[elastic]\nsnare = snare\n")
     (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "train.py").write_text("import json; print(json.dumps('trained'))")
     return tmp_path
 
 
@@ -36,7 +38,6 @@ def test_python_itself_imports_the_foreign_files(foreign_files):
 
 @pytest.mark.parametrize("flags", [[], ["-I"]])
 def test_python_m_ignores_the_current_directory(foreign_files, flags):
-    (foreign_files / "runpy.py").unlink()  # Python itself imports it before any program runs
     done = python(foreign_files, *flags, "-m", "elastic_core", "plugins")
     assert (done.returncode, done.stderr) == (0, "")
     assert "elastic-c10d" in done.stdout
@@ -45,10 +46,7 @@ def test_python_m_ignores_the_current_directory(foreign_files, flags):
 
 @pytest.mark.parametrize("module", [["-m", "elastic_core.compat.run"], ["-melastic_core.compat.run"]])
 def test_torchruns_module_ignores_the_current_directory(foreign_files, module):
-    (foreign_files / "runpy.py").unlink()
-    script = foreign_files / "scripts" / "train.py"
-    script.write_text("import json; print(json.dumps('trained'))")
-    done = python(foreign_files, *module, script)
+    done = python(foreign_files, *module, "scripts/train.py")
     assert (done.returncode, done.stdout) == (0, '"trained"\n'), done.stderr
 
 
@@ -61,18 +59,15 @@ def test_users_package_can_import_its_siblings(tmp_path):
 
 
 def test_job_and_torch_probe_ignore_the_current_directory(foreign_files):
-    (foreign_files / "runpy.py").unlink()
-    script = foreign_files / "scripts" / "train.py"
-    script.write_text("import json; print(json.dumps('trained'))")
-    done = python(foreign_files, "-m", "elastic_core", "run", "--nproc-per-node=auto", script)
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = python(foreign_files, "-m", "elastic_core", "run", "--nproc-per-node=auto", "scripts/train.py", env=environ)
     assert "caught" not in done.stderr
-    assert '"trained"' in done.stdout
+    assert done.stdout.splitlines() == ['"trained"'] * len(os.sched_getaffinity(0))
     doctor = python(foreign_files, "-m", "elastic_core", "doctor", "--nproc-per-node=auto")
     assert "caught" not in doctor.stdout + doctor.stderr
 
 
 def test_torch_shim_ignores_the_current_directory(foreign_files):
-    (foreign_files / "runpy.py").unlink()
     program = foreign_files / "scripts" / "program.py"
     program.write_text("import socket, sys; print('ran', sys.path[0])")
     done = python(foreign_files, "-m", "elastic_core.compat.torch", program)
