@@ -98,15 +98,14 @@ def main():
     while not file.with_name("rank-0.error.json").exists():
         time.sleep(0.01)
     time.sleep(3.1)
-    {end}
+    os.abort()
 
 main()
 """
 
 
-@pytest.mark.parametrize("end", ["raise ConnectionError('peer is gone')", "os._exit(1)", "os.abort()"])
-def test_first_error_is_root_cause_if_worker_exits_last(elastic, end):
-    script = elastic.script("train.py", FAILS_AND_STAYS.replace("{end}", end))
+def test_first_error_is_root_cause_if_worker_exits_last(elastic):
+    script = elastic.script("train.py", FAILS_AND_STAYS)
     done = elastic.run("--nproc-per-node=2", "--shutdown-timeout=1", script)
     assert done.code == 1
     report = done.err[done.err.index("Root cause") :]
@@ -153,13 +152,6 @@ def test_log_filters_prefix_and_ranks_filter_apply(elastic):
     assert all(line.partition("|")[0].endswith("-less 1") for line in console)
     folder = elastic.cwd / "logs" / "latest"
     assert lines((folder / "filtered.out").read_text()) == ["loss, 1 at 0", "loss, 1 at 1"]
-
-
-def test_temporary_log_folder_is_logged(elastic):
-    done = elastic.run("-r", "1", elastic.script("talk.py", "print('out')\n"), TMPDIR=str(elastic.cwd))
-    (folder,) = elastic.cwd.glob("elastic-logs-*")
-    assert str(folder) in done.err
-    assert (folder / "latest" / "rank-0.out").read_text() == "out\n"
 
 
 def test_no_temporary_file_remains(elastic):

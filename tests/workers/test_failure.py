@@ -318,6 +318,14 @@ def error_written(at):
     ("evidences", "cause"),
     [
         ([evidence(1, 1, timestamp=20.0), evidence(0, -15, stopped=True, timestamp=21.0, **error_written(10))], 10),
+        ([evidence(1, -6, timestamp=20.0), evidence(0, -15, stopped=True, timestamp=21.0, **error_written(10))], 10),
+        (
+            [
+                evidence(1, 1, timestamp=20.0, **error_written(19)),
+                evidence(0, -9, stopped=True, timestamp=21.0, **error_written(10)),
+            ],
+            10,
+        ),
         (
             [evidence(1, 1, timestamp=20.0, **error_written(19)), evidence(0, 1, timestamp=20.0, **error_written(10))],
             10,
@@ -331,6 +339,8 @@ def error_written(at):
     ],
     ids=[
         "it was stopped while it ended",
+        "the other one aborted, and it was stopped",
+        "the other one has recorded a later error, and it was stopped",
         "it ended later",
         "it ended first",
         "the other one aborted in reaction",
