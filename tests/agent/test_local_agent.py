@@ -210,7 +210,7 @@ class StuckWorkers:
         return Moving(self)
 
 
-def test_worker_without_progress_is_killed_and_group_restarts(make_node):
+def test_worker_without_progress_is_killed_and_group_restarts(make_node, logged):
     stuck_workers = StuckWorkers(1)
     node = make_node(workers=stuck_workers.workers(), max_restarts=1, hangs=HangPolicy(0.2, warmup=0.0))
     assert node.run().state is WorkerState.SUCCEEDED
@@ -219,6 +219,9 @@ def test_worker_without_progress_is_killed_and_group_restarts(make_node):
     assert failure.local_rank == 1
     assert failure.reason.startswith("hang: no progress for 0.2 s (no log line, no CPU time, no beat)")
     assert failure.stack.startswith("no stack: ")
+    lines = logged()
+    assert lines.count("worker hangs: ") == 1
+    assert "worker failed" not in lines
     decided = next(fact for fact in node.observer.facts if isinstance(fact, RestartDecided))
     assert (decided.cause, decided.restart_count) == ("hang", 1)
     assert node.workers.signals == [15, 18]  # the other worker gets SIGTERM, as after any failure

@@ -139,7 +139,9 @@ def test_exhausted_job_budget_fails_the_failed_node(make, logged):
     assert {rank: failure.reason for rank, failure in result.failures.items()} == {0: "exit code 3"}
     assert decided(node) == []
     assert (node.finished.state, node.finished.reason) == ("FAILED", str(over))
-    assert "agent finished: state=FAILED restarts=0\n" in logged()
+    lines = logged()
+    assert lines.count('worker failed: rank=0 pid=1000 round=1 reason="exit code 3"\n') == 1
+    assert "agent finished: state=FAILED restarts=0\n" in lines
     assert node.handler.calls_to("leave") == []
 
 
