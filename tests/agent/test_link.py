@@ -99,11 +99,6 @@ def test_polling_of_a_plain_handler_slows_down(clock, plain, poll):
     assert LONGEST_INTERVAL == 1.0
 
 
-def test_waiting_node_ends_the_round(clock, plain, poll):
-    link = plain(Waiting(clock, [0, 2]))
-    assert poll(link, 2) == [None, Verdict(Outcome.RESTART, "2 more nodes can join")]
-
-
 def test_handler_is_polled_only_when_due_and_workers_run(clock, plain):
     handler = Waiting(clock, [1])
     link = plain(handler)
@@ -171,15 +166,6 @@ def test_recovery_resets_the_outage(clock, capsys, plain, poll):
     link = plain(Waiting(clock, [*outage, 0, *outage, 0, 1]), interval=1.0)
     assert [verdict.outcome for verdict in poll(link, 103) if verdict] == [Outcome.RESTART]
     assert capsys.readouterr().err.count("rendezvous out of reach") == 2
-
-
-@pytest.mark.parametrize("error", [NO_ANSWER, ValueError("no answer")])
-def test_close_error_is_appended_to_the_reason(clock, error, plain):
-    class Unclosable(Waiting):
-        def set_closed(self):
-            raise error
-
-    assert plain(Unclosable(clock)).close() == "; the other nodes could not be notified: no answer"
 
 
 def test_past_deadline_does_not_make_the_agent_spin(clock):

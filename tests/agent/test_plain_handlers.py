@@ -53,21 +53,6 @@ def test_plain_handler_has_no_exit_barrier(make_node):
     assert node.handler.closed
 
 
-def test_signal_is_handled_while_a_poll_hangs(make_node, scripted_handler):
-    """The store that the handler asks may not answer for minutes."""
-
-    def hang():
-        node.agent.receive_signal(signal.SIGTERM)
-        handler.released.wait()
-
-    handler = scripted_handler()
-    handler.num_nodes_waiting = hang
-    node = make_node(lambda plan, workers: None, handler, monitor_interval=0.001)
-    with pytest.raises(SignalException):
-        node.run()
-    assert node.workers.running() == []
-
-
 def test_node_that_has_left_joins_no_round_when_its_poll_ends(make_node, scripted_handler):
     """A worker fails while the poll hangs, and a signal ends the wait for the next round."""
 

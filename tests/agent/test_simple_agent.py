@@ -278,10 +278,14 @@ def test_round_that_does_not_match_the_node_is_rejected(changes, found, make_age
 
 
 @pytest.mark.parametrize(
-    ("result", "reason"), [(DONE, "every worker succeeded"), (FAILED, "rank 1: exit code 3; no restart is allowed")]
+    ("result", "reason", "error"),
+    [
+        (DONE, "every worker succeeded", RendezvousConnectionError("host gone")),
+        (FAILED, "rank 1: exit code 3; no restart is allowed", ValueError("host gone")),
+    ],
 )
-def test_unreachable_store_at_the_end_keeps_the_result(result, reason, make_agent, scripted_handler):
-    handler = scripted_handler(closing_raises=RendezvousConnectionError("host gone"))
+def test_unreachable_store_at_the_end_keeps_the_result(result, reason, error, make_agent, scripted_handler):
+    handler = scripted_handler(closing_raises=error)
     observer = RecordingObserver()
     agent = make_agent([result], handler=handler, observer=observer, max_restarts=0)
     assert agent.run() == result
@@ -331,9 +335,3 @@ def test_second_run_raises_runtime_error(make_agent):
     agent.run()
     with pytest.raises(RuntimeError, match="an agent runs only once"):
         agent.run()
-
-
-def test_agent_can_be_closed_without_having_run(make_agent):
-    agent = make_agent([DONE])
-    agent.close()
-    agent.close()
