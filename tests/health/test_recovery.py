@@ -24,14 +24,6 @@ FIRST = [("joining", 0.0), ("starting", 4.0), ("running", 5.0)]
 AGAIN = [("joining", 104.0), ("starting", 107.0), ("running", 111.0)]
 
 
-def test_first_round_is_not_a_recovery():
-    assert parts(*FIRST) == []
-
-
-def test_recovery_has_times_of_its_four_parts():
-    assert parts(*FIRST, ("stopping", 101.0, 100.0), *AGAIN) == [(1.0, 3.0, 3.0, 4.0)]
-
-
 @pytest.mark.parametrize("sign", [(), (101.0,), (500.0,)])
 def test_late_or_missing_first_sign_gives_no_detection_time(sign):
     assert parts(*FIRST, ("stopping", 101.0, *sign), *AGAIN) == [(0.0, 3.0, 3.0, 4.0)]
