@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import pickle
@@ -11,23 +10,15 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 
-import interrupted
 import psutil
 import pytest
 from elastic_testing import eventually
 from launching import config, python
 
 from elastic_core import ChildFailedError, SignalException, elastic_launch, launch_agent
-from elastic_core.compose.plan import plan_of
-from elastic_core.compose.policy import Entry
 from elastic_core.errors import ConfigurationError
-from elastic_core.hooks.discovery import installed_entry_points
-from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.health import HealthCheckServer
-from elastic_core.interfaces.workers import Work
-from elastic_core.launch import run_job
 
 pytestmark = pytest.mark.integration
 
@@ -175,19 +166,6 @@ def test_unhandled_interrupt_stops_the_workers(script, tmp_path):
         python(script(f"{source}; signal.pause()"), signals_to_handle="SIGTERM")
     with pytest.raises(ProcessLookupError):
         os.kill(int(noted.read_text()), 0)
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_interrupt_during_the_start_stops_the_new_worker():
-    points, _ = installed_entry_points()
-    interrupting = importlib.metadata.EntryPoint("interrupted", interrupted.__name__, "elastic")
-    manager = PluginManager.load({}, entry_points=[*points, interrupting])
-    settings = replace(config(signals_to_handle="SIGTERM").settings(), worker_starter="interrupted")
-    with pytest.raises(KeyboardInterrupt):
-        run_job(plan_of(settings, manager), Entry("sleep", Work(("sleep", "600"))), os.environ)
-    (child,) = interrupted.started
-    with pytest.raises(ProcessLookupError):
-        os.kill(child.pid, 0)
 
 
 INNER = [sys.executable, "-m", "elastic_core", "run", "--log-level=error"]
