@@ -158,18 +158,6 @@ def test_hang_at_interpreter_exit_is_found(elastic, ends):
     assert result["failures"][0]["global_rank"] == 1
 
 
-def test_report_of_a_final_hang_has_its_stack(elastic):
-    script = elastic.script("train.py", "import time\ndef train_step():\n    time.sleep(600)\ntrain_step()\n")
-
-    done = elastic.run(*BY_PROGRESS, script)
-    assert done.code == 1
-    report = done.err[done.err.index("elastic: ") :]
-    check_found(idle_seconds(report) - TIMEOUT, report)
-    assert "no restart is allowed (--max-restarts=0)" in report
-    assert "  what its threads were doing when it ended:\n    Current thread 0x" in report
-    assert " in train_step\n" in report
-
-
 def test_heartbeats_output_and_cpu_time_are_progress(elastic):
     """Each worker makes a different kind of progress for longer than the timeout, the first one without output."""
     script = elastic.script(

@@ -87,16 +87,12 @@ def test_each_line_of_several_workers_has_its_rank(elastic, terminal):
     assert all(line in workers or re.match(r"\d\d:\d\d:\d\d info ", line) for line in lines), lines
 
 
-def test_lines_of_a_single_worker_have_no_prefix(elastic, terminal):
-    shown = terminal(elastic.script("talk.py", TALK))
+@pytest.mark.parametrize(("workers", "flags"), [(1, []), (2, ["--log-line-prefix-template="])])
+def test_single_worker_or_empty_template_has_no_prefix(elastic, terminal, workers, flags):
+    shown = terminal(f"--nproc-per-node={workers}", *flags, elastic.script("talk.py", TALK))
     assert shown.end() == 0
-    assert {"step 1", "warning"} <= set(shown.text.splitlines())
-
-
-def test_empty_template_turns_the_prefix_off(elastic, terminal):
-    shown = terminal("--nproc-per-node=2", "--log-line-prefix-template=", elastic.script("talk.py", TALK))
-    assert shown.end() == 0
-    assert shown.text.splitlines().count("step 1") == 2
+    lines = shown.text.splitlines()
+    assert lines.count("step 1") == lines.count("warning") == workers
 
 
 def test_output_to_a_pipe_has_utc_times_and_no_prefix(elastic):
