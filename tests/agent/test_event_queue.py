@@ -35,15 +35,6 @@ def queue(make_queue):
     return make_queue()
 
 
-@pytest.fixture
-def pipe():
-    ends = os.pipe()
-    yield ends
-    for end in ends:
-        with contextlib.suppress(OSError):
-            os.close(end)
-
-
 def in_a_minute():
     return later(SystemClock().now(), 60.0)
 
