@@ -171,19 +171,12 @@ def test_unhandled_interrupt_stops_the_workers(script, tmp_path):
 INNER = [sys.executable, "-m", "elastic_core", "run", "--log-level=error"]
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("import sys; sys.exit(3)", "exit code 3"),
-        ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
-    ],
-)
-def test_nested_agent_passes_its_first_failure_to_the_outer_one(source, message, script):
+def test_nested_agent_passes_its_first_failure_to_the_outer_one(script):
     with pytest.raises(ChildFailedError) as failed:
-        elastic_launch(config(), INNER[0])(*INNER[1:], script(source))
+        elastic_launch(config(), INNER[0])(*INNER[1:], script("import os; os.kill(os.getpid(), 9)"))
     _, first = failed.value.get_first_failure()
     assert first.exitcode == 1
-    assert message in first.error_file_data["message"]["message"]
+    assert "killed by SIGKILL" in first.error_file_data["message"]["message"]
 
 
 def test_error_file_of_the_inner_script_is_passed_on_unchanged(script):

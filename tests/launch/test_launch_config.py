@@ -7,12 +7,11 @@ import signal
 import sys
 
 import pytest
-from launching import HANDLED, config, python
+from launching import HANDLED, config
 
-from elastic_core import ChildFailedError, LaunchConfig, elastic_launch, metrics
+from elastic_core import LaunchConfig, elastic_launch, metrics
 from elastic_core.config import NodeRange
 from elastic_core.errors import ConfigurationError, PluginError
-from elastic_core.support.sockets import PortReservation
 
 pytestmark = pytest.mark.integration
 
@@ -115,39 +114,6 @@ def test_our_variables_take_precedence_over_torchs():
 def test_our_variables_do_not_override_fields():
     environ = {"ELASTIC_MAX_RESTARTS": "9", "ELASTIC_NNODES": "1:9", "ELASTIC_SHUTDOWN_TIMEOUT": "9"}
     assert (LaunchConfig(1, 1, 1, run_id="job").settings(environ)) == LaunchConfig(1, 1, 1, run_id="job").settings()
-
-
-def test_torchs_file_timer_variable_works(script, monkeypatch):
-    pytest.importorskip("elastic_file_timer")
-    monkeypatch.setenv("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
-    path = script("""
-import os, signal
-from elastic_core.watchdog import expires
-with expires(after=0.2 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 60):
-    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        signal.pause()
-""")
-    assert python(path, max_restarts=1) == {0: None}
-    with pytest.raises(ChildFailedError, match="timer"):
-        python(path)
-
-
-def test_torchs_health_port_variable_works(script, monkeypatch):
-    pytest.importorskip("elastic_http_health")
-    held = PortReservation()  # so that no other process gets the port first
-    try:
-        monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", str(held.port))
-        ask = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{held.port}/livez', timeout=30)"
-        assert python(script(ask)) == {0: None}
-    finally:
-        held.release()
-
-
-def test_our_hang_detection_variable_works(script, monkeypatch):
-    for name, value in {"TIMEOUT": "0.5", "WARMUP": "0", "PROGRESS": "beat"}.items():
-        monkeypatch.setenv(f"ELASTIC_HANG_{name}", value)
-    with pytest.raises(ChildFailedError, match="progress"):
-        python(script("import signal; signal.pause()"))
 
 
 @pytest.fixture
