@@ -44,6 +44,12 @@ class Story:
         self.record("step", pid=self.workers[0], group=self.port, rank=0, step=self.step, sum=3)
         self.record("saved", pid=self.workers[0], group=self.port, step=self.step)
 
+    def again(self, port, restart, **more):
+        """The agents stop the workers, and another round forms."""
+        for pid in self.workers:
+            self.stopped(pid)
+        self.round(port, restart, **more)
+
     def wave(self, number, kind="worker_kill", pid=None, missed=False, **more):
         fault = Fault(kind, 1, **more)
         self.record("wave", number=number, faults=[asdict(fault)], quiet_s=0.1)
@@ -156,9 +162,7 @@ def harmless_fault_that_costs_a_round(story):
 
 def newcomer_that_replaces_a_member(story):
     story.wave(1)
-    for pid in story.workers:
-        story.stopped(pid)
-    story.round("x:3", restart=2, nodes="ac")
+    story.again("x:3", 2, nodes="ac")
 
 
 def loss_blamed_much_later(story):
@@ -166,9 +170,7 @@ def loss_blamed_much_later(story):
     story.at += 60
     story.wave(1, "agent_kill")
     story.record("logged", event="restart decided", cause="node lost", reason="lost more: no beat for 5 s", node="a")
-    for pid in story.workers:
-        story.stopped(pid)
-    story.round("x:3", restart=1)
+    story.again("x:3", 1)
 
 
 def many_rounds_before_any_fault(story):
@@ -229,9 +231,7 @@ def success_for_stopped_workers(story):
 def loss_reported_as_a_failure(story):
     story.wave(1, "agent_kill")
     story.record("logged", event="restart decided", cause="failure", reason="rank 1: exit code 1", node="a")
-    for pid in story.workers:
-        story.stopped(pid)
-    story.round("x:3", restart=1)
+    story.again("x:3", 1)
 
 
 def leftover_process(story):
@@ -301,9 +301,7 @@ def test_fault_that_missed_is_ignored(story):
 
 def test_files_left_on_a_powered_off_machine_are_allowed(story):
     story.wave(1, "machine_off")
-    for pid in story.workers:
-        story.stopped(pid)
-    story.round("x:3", restart=1)
+    story.again("x:3", 1)
     story.record("left", kind="file", name="disks/1/elastic-x", place=1)
     assert story.violations() == []
 
@@ -336,9 +334,7 @@ def test_real_workers_may_fail_when_a_peer_is_unreachable(story, says):
         story.record("fault", number=1, fault=number, kind=fault["kind"], place=1, pid=None, missed=False)
         story.record("fault over", number=1, fault=number)
     for restart in (2, 3):
-        for pid in story.workers:
-            story.stopped(pid)
-        story.round(f"x:{restart + 1}", restart=restart)
+        story.again(f"x:{restart + 1}", restart)
     story.whole(1)
     assert ("counted once" in rules(story)) == says
 
@@ -346,9 +342,7 @@ def test_real_workers_may_fail_when_a_peer_is_unreachable(story, says):
 @pytest.mark.parametrize(("after", "found"), [(-0.001, set()), (0.1, set()), (1.0, {"one group"})])
 def test_step_in_progress_may_end_when_its_agent_wakes(story, after, found):
     story.wave(1, "agent_stop", lasts_s=20.0)
-    for pid in story.workers:
-        story.stopped(pid)
-    story.round("x:3", restart=1)
+    story.again("x:3", 1)
     story.events += [{**story.events.pop(story.events.index(over)), "at": story.at}
                      for over in [one for one in story.events if one["what"] == "fault over"][-1:]]  # fmt: skip
     story.record("step", after, pid=102, group="x:2", rank=0, step=9, sum=3)
@@ -367,9 +361,7 @@ def test_workers_need_no_sigterm_if_the_grace_was_cut_short(story, node, found):
 
 def test_reused_port_belongs_to_a_new_round(story):
     story.wave(1)
-    for pid in story.workers:
-        story.stopped(pid)
-    story.round("x:2", restart=2)
+    story.again("x:2", 2)
     assert story.violations() == []
     assert len(History(story.events).rounds) == 3
 
