@@ -129,16 +129,6 @@ def test_signals_are_read_in_any_spelling_and_deduplicated():
             parse_signals(wrong)
 
 
-@pytest.mark.parametrize("text", ["1", "true", "Yes", "on", "T"])
-def test_true_spellings_are_accepted(text):
-    assert parse_boolean(text) is True
-
-
-@pytest.mark.parametrize("text", ["0", "false", "No", "off", "F"])
-def test_false_spellings_are_accepted(text):
-    assert parse_boolean(text) is False
-
-
 @pytest.mark.parametrize(
     ("parse", "raw"),
     [

@@ -30,16 +30,6 @@ def test_text_becomes_values_of_the_declared_types():
     assert [type(value) for value in typed.values()] == [float, int, bool, str]
 
 
-@pytest.mark.parametrize("text", ["1", "true", "True", "YES", "on", "y", "t", True, 1])
-def test_true_spellings_are_accepted(text):
-    assert type_options((HOST,), {"is_host": text}, "o")[0] == {"is_host": True}
-
-
-@pytest.mark.parametrize("text", ["0", "false", "No", "OFF", "n", "f", False, 0])
-def test_false_spellings_are_accepted(text):
-    assert type_options((HOST,), {"is_host": text}, "o")[0] == {"is_host": False}
-
-
 def test_typed_values_are_accepted():
     typed, problems = type_options(ALL, {"join_timeout": 30, "retries": 2, "protocol": 5, "is_host": None}, "o")
     assert (typed, problems) == ({"join_timeout": 30.0, "retries": 2, "is_host": None, "protocol": "5"}, ())

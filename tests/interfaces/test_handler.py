@@ -32,14 +32,6 @@ def test_bounds_are_checked(backend, run_id, least, most, message):
         RendezvousParameters(backend, "", run_id, least, most)
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [("true", True), ("1", True), ("Yes", True), ("off", False), ("0", False), (True, True), (False, False)],
-)
-def test_boolean_options_accept_the_usual_words(value, expected):
-    assert parameters(flag=value).get_as_bool("flag") is expected
-
-
 def test_integer_options_are_parsed_and_have_defaults():
     params = parameters(count="12", bad="twelve")
     assert params.get_as_int("count") == 12
