@@ -188,6 +188,7 @@ class Torchrun:
         from torch.distributed.launcher import api
 
         self._run = run
+        self._parser = run.get_args_parser()  # to make one takes longer than to parse a line
         self._store: dict[str, Any] = {}
         self._kept: dict[str, Any] = {}
         self._patches = [
@@ -220,9 +221,10 @@ class Torchrun:
     def parse(self, words: list[str], environ: dict[str, str] | None = None) -> Any:
         """The result of torchrun's parser. Raises RefusedLine."""
         quiet = io.StringIO()
-        with mock.patch.dict(os.environ, environ or {}), contextlib.redirect_stderr(quiet):
+        variables = mock.patch.dict(os.environ, environ) if environ else contextlib.nullcontext()
+        with variables, contextlib.redirect_stderr(quiet):
             try:
-                return self._run.parse_args(words)
+                return (self._run.get_args_parser() if environ else self._parser).parse_args(words)
             except (SystemExit, ValueError) as error:
                 raise RefusedLine(f"{error}: {quiet.getvalue()}") from error
 

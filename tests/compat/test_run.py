@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from elastic_core.compat import run
-from elastic_core.config import SPECS
 from elastic_core.errors import ChildFailedError, ConfigurationError
 
 pytestmark = pytest.mark.integration
@@ -102,8 +101,3 @@ def test_torch_distributed_launch_passes_the_local_rank(tmp_path):
     command = [sys.executable, "-m", "elastic_core.compat.torch", str(launch), str(script), "x"]
     ran = subprocess.run(command, check=True, capture_output=True, text=True)
     assert ran.stdout.splitlines() == ["['--local-rank=0', 'x']", "['x']"]
-
-
-def test_every_torchrun_setting_is_a_flag():
-    flags = {action.dest for action in run.get_args_parser()._actions}
-    assert {name for name, spec in SPECS.items() if spec.torchrun} <= flags

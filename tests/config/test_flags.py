@@ -113,17 +113,3 @@ def test_command_flag_is_read_only_before_the_script(config_reader, line, found,
     reading = config_reader.read(line, own=(json,), require_script=False)
     assert reading.own == {"json": found}
     assert [reading.script, *reading.script_args] == (words.split() or [None])
-
-
-@pytest.mark.torch
-def test_every_torchrun_flag_is_supported():
-    from torch.distributed.run import get_args_parser
-
-    for action in get_args_parser()._actions:
-        for spelling in action.option_strings:
-            words = [spelling] if action.nargs == 0 else [spelling, "1"]
-            line = line_of(*words, "train.py")
-            assert not line.problems, spelling
-            assert line.words == ["train.py"], spelling
-            if action.dest != "help":
-                assert set(line.found) == {action.dest}, spelling

@@ -137,11 +137,7 @@ def _without(words: list[str], action) -> list[str]:
 
 def test_torchrun_accepts_the_tested_values(torchrun):
     """The values above are accepted not only by its parser."""
-    skipped = {
-        "rdzv_backend",
-        "rdzv_endpoint",
-        "logs_specs",
-    }  # these need other flags, which the generated lines have
+    skipped = {"rdzv_backend", "rdzv_endpoint", "logs_specs"}  # the generated lines have these with other flags
     for name, action in actions().items():
         for value in () if name in skipped else values(action):
             torchrun.read([*ALONE.get(name, AROUND), *next(spellings(action, value)), "worker.py"])
@@ -197,17 +193,8 @@ def test_two_dashes_after_the_script_are_passed_to_it(torchrun, elastic):
 
 
 def test_repeated_flags_match_torchrun_except_options(torchrun, elastic):
-    words = [
-        "--role=a",
-        "--role",
-        "b",
-        "--max-restarts=1",
-        "--max_restarts=2",
-        "--standalone",
-        "--standalone",
-        "worker.py",
-    ]
-    args, ours = torchrun.parse(words), elastic.settings(words)
+    line = "--role=a --role b --max-restarts=1 --max_restarts=2 --standalone --standalone worker.py"
+    args, ours = torchrun.parse(line.split()), elastic.settings(line.split())
     assert (ours.role, ours.max_restarts) == (args.role, args.max_restarts) == ("b", 2)
     twice = ["--rdzv-conf=timeout=1", "--rdzv_conf", "rank=0", "worker.py"]
     assert torchrun.options(torchrun.parse(twice).rdzv_conf) == {"rank": "0"}
