@@ -169,14 +169,8 @@ def test_plugin_command_sets_the_exit_code(installed):
     ("other", "message"),
     [
         ('"parses", "read words", parses, (), ("status",)', "the command name 'status' is reserved for elastic itself"),
-        (
-            '"-x", "read words", parses, None',
-            "expected a command name of lower-case letters",
-        ),
-        (
-            '"x", "a", parses, (Option("config", str, "", "a file"),)',
-            "the flag --config of the command 'x'",
-        ),
+        ('"-x", "read words", parses, None', "expected a command name of lower-case letters"),
+        ('"x", "a", parses, (Option("config", str, "", "a file"),)', "the flag --config of the command 'x'"),
         ('"x", "a", parses, None, (), "rdzv_id"', "must be tuples, not strings"),
     ],
 )
