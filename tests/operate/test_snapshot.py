@@ -5,19 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic_core.operate.status import NodeStanding, Phase, snapshot_of
-from elastic_core.rendezvous.model import (
-    Cause,
-    Closed,
-    End,
-    Report,
-    RoundId,
-    drained,
-    ended,
-    failed,
-    first_failures,
-    refused,
-    succeeded,
-)
+from elastic_core.rendezvous.model import Cause, Closed, End, RoundId, drained, ended, succeeded
 
 
 @pytest.fixture
@@ -131,12 +119,6 @@ def test_drained_node_is_not_missing(job, snapshot):
     assert standings(snapshot(waiting, job.entries("ab")).others) == {"b": "draining"}
 
 
-def test_refused_node_has_its_reason(job, snapshot):
-    state = refused(job.state("a"), [("b/1", "the name is taken")])
-    (view,) = snapshot(state, job.entries("ab")).others
-    assert (view.standing, view.note) == (NodeStanding.REFUSED, "the name is taken")
-
-
 def test_former_member_is_stopping_until_it_rejoins(job, snapshot):
     state = job.state("a")
     assert standings(snapshot(state, (job.entry("a"), job.entry("b", after=2))).others) == {"b": "stopping"}
@@ -150,10 +132,3 @@ def test_nodes_of_a_closed_job_are_leaving(job, snapshot):
     assert standings(found.members) == {"a": "gone", "b": "leaving"}
     assert standings(found.others) == {"c": "leaving"}
     assert (found.missing, found.state.closed.by) == ((), "a")
-
-
-def test_failure_and_end_of_the_round_are_kept(job, snapshot, failure):
-    report = Report("a/1", "a", (failure(1),), certain=True)
-    found = snapshot(failed(job.state("ab"), RoundId(3), report), job.entries("ab"))
-    assert found.state.end == End(Cause.FAILURE, "a", "rank 1 on a: exit code 1", (report,), counted=True)
-    assert list(first_failures(found.state)) == [1]

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 
 import pytest
 from elastic_testing import FakeClock
 
-from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, NotFoundError, RendezvousConnectionError
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.interfaces.node import Node
-from elastic_core.operate.status import NodeStanding, Phase, status
+from elastic_core.operate.status import NodeStanding, status
 from elastic_core.operate.target import opened, settings_of_job
 from elastic_core.plugin import BACKEND_OPTIONS
-from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousSettings, RendezvousTimeout
-from elastic_core.rendezvous.round_stores import PrefixedStores
 
 
 @pytest.fixture
@@ -92,64 +87,6 @@ def test_unusable_backend_is_an_error(job, plugins, changes, message):
     target = replace(job.target, **changes)
     with pytest.raises(ConfigurationError, match=message), opened(target, plugins(blind, seeing), 1.0):
         pass
-
-
-@pytest.mark.integration
-def test_real_nodes_are_observed_over_a_minimal_backend(job, look, memory_backend):
-    """Two nodes form a round, a third one waits, one leaves: real handlers in threads, on the real clock."""
-    backend = memory_backend()
-    settings = RendezvousSettings("job", 2, 2, RendezvousTimeout(60, 0), 0.1, 600)
-    handlers = [
-        DynamicRendezvousHandler(backend, settings, Node(name, f"host-{name}"), PrefixedStores(None, "job", name))
-        for name in "abc"
-    ]
-    target = replace(job.target, rdzv_conf={"keep_alive_interval": "0.1", "keep_alive_max_attempt": "600"})
-
-    def observe():
-        return look(backend, target, clock=SystemClock())
-
-    threads = [threading.Thread(target=handler.next_rendezvous, daemon=True) for handler in handlers[:2]]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        spare = threading.Thread(target=lambda: _left_in_peace(handlers[2]), daemon=True)
-        spare.start()
-        found = _until(observe, lambda found: found.others)
-        assert found.phase is Phase.RUNNING
-        assert sorted(view.about.node for view in found.members) == ["a", "b"]
-        assert {view.standing for view in found.members} == {NodeStanding.RUNNING}
-        assert all(view.beat.seen for view in (*found.members, *found.others))
-        _until(observe, lambda found: all(view.beat.age < 2 for view in (*found.members, *found.others)))
-        assert [(view.about.node, view.standing) for view in found.others] == [("c", NodeStanding.SPARE)]
-        assert handlers[0].leave("it was asked to", 60)
-        assert handlers[0].shutdown()
-        found = observe()
-        standings = {view.about.node: view.standing.value for view in (*found.members, *found.others)}
-        assert standings == {"a": "gone", "b": "stopping", "c": "joined"}
-        assert (found.phase, found.missing) == (Phase.GATHERING, ("a",))
-        assert (found.state.end.cause.value, found.state.end.reason) == ("node left", "a left: it was asked to")
-    finally:
-        for handler in handlers:
-            handler.shutdown()
-
-
-def _left_in_peace(handler):
-    from elastic_core.errors import RendezvousError
-
-    try:
-        handler.next_rendezvous()
-    except RendezvousError:
-        pass
-
-
-def _until(observe, condition, most=100):
-    for _ in range(most):
-        found = observe()
-        if condition(found):
-            return found
-    raise AssertionError(f"it did not come about: {found}")
 
 
 def test_missing_job_id_is_an_error_except_for_static():
