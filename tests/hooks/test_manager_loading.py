@@ -26,13 +26,6 @@ def names(manager, kind):
     return [provided.record.name for provided in manager.records(kind)]
 
 
-def test_installed_plugins_are_found(install_plugin, backend_source):
-    install_plugin("found-dist", backend_source("found-backend"), version="4.2")
-    manager = PluginManager.load({})
-    (provided,) = [p for p in manager.records(RendezvousBackendRecord) if p.record.name == "found-backend"]
-    assert (provided.source.distribution, provided.source.version) == ("found-dist", "4.2")
-
-
 @pytest.mark.parametrize(
     ("source", "reason"),
     [

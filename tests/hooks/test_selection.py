@@ -140,13 +140,6 @@ def test_alias_conflicts_with_name(install_plugin, backend_source):
     assert manager.select(RendezvousBackendRecord, "etcd").name == "etcd"
 
 
-def test_remedy_resolves_the_conflict(install_plugin, backend_source):
-    points = [install_plugin(name, backend_source("redis")) for name in ("dist-a", "dist-b")]
-    (conflict,) = load(*points).conflicts()
-    variable, _, value = conflict.remedy.partition("=")
-    assert load(*points, **{variable: value}).conflicts() == ()
-
-
 def test_remedy_blocks_plugin_within_one_distribution(install, backend_source):
     modules = {"one_mod": backend_source("redis"), "two_mod": backend_source("redis")}
     manager = load(install("dist-a", {"elastic": ["one = one_mod", "two = two_mod"]}, modules))

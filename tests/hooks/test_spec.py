@@ -92,8 +92,3 @@ def test_notification_hook_example_works(name, manager_of, capsys):
     manager = manager_of(f"elastic_{name}")
     notifier(manager, Contexts(manager))(fact)
     assert capsys.readouterr().out.strip() == printed
-
-
-def test_no_plugins_contribute_nothing(plan):
-    manager = PluginManager(())
-    assert contributed_environment(manager, plan, Contexts(manager)) == {}
