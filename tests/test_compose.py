@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from elastic_core import events, launch, log
+from elastic_core import launch, log
 from elastic_core.compose.agent import composed
 from elastic_core.compose.plan import origins_named, plan_of, without_missing
 from elastic_core.compose.policy import function_entry, script_entry, why_unbound
@@ -196,13 +196,6 @@ def test_events_go_to_a_file(plugin, tmp_path):
     assert received == ["round_formed", "workers_started", "agent_finished"]
 
 
-def test_events_go_to_a_registered_handler(plugin):
-    received = []
-    events.register_handler("of this test", received.append)
-    run(plugin, event_log_handler="of this test")
-    assert [event.name for event in received] == ["round_formed", "workers_started", "agent_finished"]
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -264,11 +257,6 @@ def test_health_endpoint_sees_the_whole_run(plugin):
     seen = plugin.kept["seen"]
     assert [each.version for each in seen] == list(range(2, status.version + 1))
     assert len({worker.pid for each in seen for worker in each.workers}) == 2
-
-
-def test_defaults_of_options_are_filled_in(plugin):
-    run(plugin)
-    assert plugin.kept["params"].config == {"depth": 3, "rank": None}
 
 
 def test_backend_without_declared_options_gets_all(plugin):

@@ -74,16 +74,16 @@ def test_auto_without_a_device_counts_cpus():
     assert count_workers("auto", lambda kind: 0) == usable_cpus()
 
 
-def test_missing_device_type_is_an_error():
-    with pytest.raises(ConfigurationError, match="torch finds no usable 'gpu' device"):
-        count_workers("gpu", lambda kind: 0)
-
-
-def test_unknown_device_type_is_an_error():
-    with pytest.raises(
-        ConfigurationError, match=r"expected a number, cpu, gpu, auto or a torch device type .* found 'abc'"
-    ):
-        count_workers("abc", lambda kind: -1)
+@pytest.mark.parametrize(
+    ("wanted", "found", "message"),
+    [
+        ("gpu", 0, "torch finds no usable 'gpu' device"),
+        ("abc", -1, "expected a number, cpu, gpu, auto or a torch device type .* found 'abc'"),
+    ],
+)
+def test_missing_or_unknown_device_type_is_an_error(wanted, found, message):
+    with pytest.raises(ConfigurationError, match=message):
+        count_workers(wanted, lambda kind: found)
 
 
 def test_torch_runs_in_a_separate_process(torch_is):

@@ -12,21 +12,6 @@ from elastic_core.interfaces.observer import AgentFinished, RoundFormed, Workers
 from elastic_core.observers import History
 
 FAILURE = ProcessFailure(1, 77, -9, global_rank=1, reason="killed by SIGKILL", stderr_tail=("last",))
-KEYS = {
-    "version": int,
-    "run_id": str,
-    "state": str,
-    "exit_code": int,
-    "reason": str,
-    "error": (dict, type(None)),
-    "restart_count": int,
-    "first_failure": (dict, type(None)),
-    "rounds": list,
-    "workers": list,
-    "failures": list,
-    "restarts": list,
-    "stops": list,
-}
 
 
 @pytest.fixture
@@ -44,16 +29,9 @@ def finish(history, state="SUCCEEDED", reason="every worker succeeded"):
 
 def test_success_is_written(history):
     content = report.outcome("job", 0, None, finish(history))
-    assert {key: content[key] for key in list(KEYS)[:8]} == {
-        "version": 1,
-        "run_id": "job",
-        "state": "SUCCEEDED",
-        "exit_code": 0,
-        "reason": "every worker succeeded",
-        "error": None,
-        "restart_count": 2,
-        "first_failure": None,
-    }
+    assert (content["version"], content["run_id"], content["restart_count"]) == (1, "job", 2)
+    assert (content["state"], content["exit_code"]) == ("SUCCEEDED", 0)
+    assert (content["reason"], content["error"], content["first_failure"]) == ("every worker succeeded", None, None)
 
 
 def test_failure_is_written(history):
@@ -74,15 +52,6 @@ def test_run_that_never_started_has_failed():
     content = report.outcome("job", 2, ConfigurationError(), History())
     assert (content["state"], content["restart_count"], content["rounds"]) == ("FAILED", 0, [])
     assert content["error"]["type"] == "ConfigurationError"
-
-
-@pytest.mark.parametrize("error", [None, ChildFailedError("x", {1: FAILURE}), ValueError("boom")])
-def test_content_matches_the_schema(error, history, tmp_path):
-    path = tmp_path / "result.json"
-    report.write_result(path, report.outcome("job", 0 if error is None else 1, error, finish(history)))
-    content = json.loads(path.read_text())
-    assert list(content) == list(KEYS)
-    assert all(isinstance(content[key], kind) for key, kind in KEYS.items())
 
 
 def test_file_is_replaced_atomically(tmp_path):

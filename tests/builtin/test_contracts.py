@@ -8,7 +8,7 @@ import pytest
 from elastic_testing import EventHandlerContract, RankPolicyContract, StarterContract
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.events import Event, EventSource, is_known, open_handler, register_handler
+from elastic_core.events import is_known, open_handler, register_handler
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import Context
 from elastic_core.interfaces.node import Candidate, Node
@@ -79,11 +79,6 @@ class TestConsole(EventHandlerContract):
     def recorded(self, handler):
         self.told += self.capsys.readouterr().err
         return [json.loads(line) for line in self.told.splitlines()]
-
-
-def test_null_handler_writes_nothing(capfd):
-    open_handler("null")(Event("lost", EventSource.AGENT))
-    assert capfd.readouterr() == ("", "")
 
 
 def test_only_valid_handler_names_are_known():
