@@ -125,10 +125,11 @@ def free_port(with_next=False):
 
 class Shell:
     """Runs blocks in a folder outside the checkout. `close` ends all programs that are still running. A guardian ends
-    them if the test run is killed."""
+    them if the test run is killed. Each block may take `limit_s` seconds."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, limit_s=LIMIT_S):
         self.folder = folder
+        self.limit_s = limit_s
         self._started = []
         self._guardian = None
 
@@ -144,7 +145,7 @@ class Shell:
             )  # fmt: skip
         self._started.append(process)
         self._guard(process.pid)
-        return Started(process, said)
+        return Started(process, said, self.limit_s)
 
     def _guard(self, pid):
         if find_spec("elastic_core"):  # the packaging tests run without elastic_core
@@ -176,9 +177,10 @@ class Shell:
 
 
 class Started:
-    def __init__(self, process, said):
+    def __init__(self, process, said, limit_s):
         self.process = process
         self._said = said
+        self._limit_s = limit_s
 
     @property
     def said(self):
@@ -186,12 +188,12 @@ class Started:
 
     def ended(self, code=0):
         """Wait until the program has ended with this exit code, and return its output."""
-        assert self.process.wait(LIMIT_S) == code, self.said
+        assert self.process.wait(self._limit_s) == code, self.said
         return self.said
 
     def says(self, words):
         """Wait until the program prints this."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + self._limit_s
         while True:
             has_ended = self.process.poll() is not None  # read first: the words may be the last ones
             if words in self.said:

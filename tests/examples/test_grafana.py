@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from blocks import free_port
 
 pytestmark = pytest.mark.integration
 pytest.importorskip("elastic_http_health", reason="the tests on other Pythons run without it")
@@ -31,12 +31,6 @@ def test_dashboard_uses_documented_metrics():
     documented = set(re.findall(r"`(elastic_\w+)`", page))
     used = {re.sub("_bucket$", "", name) for _, query in QUERIES for name in re.findall(r"elastic_\w+", query)}
     assert used <= documented
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 def ask(port, path):

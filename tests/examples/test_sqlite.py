@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
 import shutil
-import signal
-import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
+from blocks import Shell
 
 pytestmark = pytest.mark.integration
 
@@ -20,7 +18,10 @@ README = (EXAMPLE / "README.md").read_text()
 PACKAGE = [f"elastic_sqlite/{path.name}" for path in sorted((EXAMPLE / "elastic_sqlite").glob("*.py"))]
 SHOWN = dict(re.findall(r"`([\w/.]+)`:\n\n```\w+\n(.*?)^```", README, re.S | re.M))
 FILES = ["pyproject.toml", *PACKAGE, "tests/test_contract.py"]
-LIMIT_S = 300
+ENVIRONMENT = {
+    "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0",  # 0 means without isolation
+}  # fmt: skip
 
 
 def blocks(language):
@@ -38,9 +39,9 @@ class Environment:
     """The folder that the first block creates, with its virtual environment, which also sees the packages installed
     here: pip, and those that would come from the network."""
 
-    def __init__(self, root):
-        self.root = root
-        self.folder = root
+    def __init__(self, shell):
+        root = self.folder = shell.folder
+        self._shell = shell
         make, install = shell_block("venv").split("\n. .venv/bin/activate\n")
         self.run(make.replace("venv .venv", "venv --without-pip .venv"), root)
         self.folder = root / "elastic-sqlite"
@@ -51,54 +52,22 @@ class Environment:
         (root / "elastic-core").symlink_to(EXAMPLE.parents[1])
         self.run(install, self.folder)
 
-    def start(self, script, cwd):
-        """Start a shell that runs the lines of `script` in the activated environment, up to the first error."""
-        kept = {
-            name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "PET_", "PYTHON"))
-        }
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        environment = {
-            **kept, "PATH": path, "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0",  # 0 means without isolation
-            "PIP_DISABLE_PIP_VERSION_CHECK": "1", "RES_OPTIONS": "timeout:1 attempts:1", "PYTHONDONTWRITEBYTECODE": "1",
-        }  # fmt: skip
-        activate = self.folder / ".venv/bin/activate"
-        activated = f". '{activate}'; " if activate.exists() else ""  # `activate` reads variables that sh does not set
-        return subprocess.Popen(
-            ["sh", "-ec", f"{activated}set -u\n{script}"], cwd=cwd, env=environment,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-
     def run(self, script, cwd, times=1):
-        """Run the script this many times in parallel; each must succeed. Returns the output of all."""
-        running = [self.start(script, cwd) for _ in range(times)]
-        try:
-            printed = [process.communicate(timeout=LIMIT_S)[0] for process in running]
-        finally:
-            for process in running:
-                end(process)
-        assert [process.returncode for process in running] == [0] * times, "\n".join(printed)
-        return "".join(printed)
-
-
-def end(process):
-    """End a hung process."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate(timeout=LIMIT_S)
+        """Run the script this many times in parallel in the activated environment; each must succeed. Returns the
+        output of all."""
+        activate = self.folder / ".venv/bin/activate"  # it reads variables that sh does not set
+        activated = f"set +u\n. '{activate}'\nset -u\n" if activate.exists() else ""
+        return self._shell.run(f"cd '{cwd}'\n{activated}{script}", times, **ENVIRONMENT)
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """The environment after step 5, created only from the README's blocks, and the output of that step."""
-    environment = Environment(tmp_path_factory.mktemp("sqlite"))
-    for name, text in SHOWN.items():
-        (environment.folder / name).write_text(text)
-    return environment, environment.run(shell_block("pip wheel"), environment.folder)
+    with contextlib.closing(Shell(tmp_path_factory.mktemp("sqlite"), limit_s=300)) as shell:
+        environment = Environment(shell)
+        for name, text in SHOWN.items():
+            (environment.folder / name).write_text(text)
+        yield environment, environment.run(shell_block("pip wheel"), environment.folder)
 
 
 def test_readme_shows_the_files_unchanged():

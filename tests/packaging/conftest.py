@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -60,38 +60,23 @@ def third_party(tmp_path_factory):
 class Environment:
     """A fresh virtual environment with the third-party packages of this one, and none of elastic-core's."""
 
-    def __init__(self, folder, third_party, wheels):
+    def __init__(self, folder, third_party, wheels, shell):
         self.folder = folder
-        self._links = next(iter(wheels.values())).parent
+        self._shell = shell
+        self._environ = {
+            "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": "",
+            "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PIP_FIND_LINKS": str(next(iter(wheels.values())).parent),
+        }  # fmt: skip
         venv.create(folder, with_pip=False)
         (own,) = folder.glob("lib/python*/site-packages")
         (own / "third_party.pth").write_text(f"import site; site.addsitedir({str(third_party)!r})\n")
 
-    def start(self, *command, cwd, **environ):
-        """Start one of its commands in `cwd`."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("ELASTIC_", "PET_", "PYTHON", "PIP_"))}
-        environment = {
-            **kept, "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self._links),
-            "PIP_DISABLE_PIP_VERSION_CHECK": "1", "RES_OPTIONS": "timeout:1 attempts:1", **environ,
-        }  # fmt: skip
-        return subprocess.Popen(
-            [self.folder / "bin" / command[0], *command[1:]], cwd=cwd, env=environment, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        )  # fmt: skip
-
-    def run(self, *command, cwd=None, code=0, times=1, **environ):
-        """Run the command this many times in parallel; each must exit with this code. Returns the output of all."""
-        running = [self.start(*command, cwd=cwd or self.folder, **environ) for _ in range(times)]
-        try:
-            printed = [process.communicate(timeout=LIMIT_S)[0] for process in running]
-        finally:
-            for process in running:
-                if process.poll() is None:  # it hung
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.communicate(timeout=LIMIT_S)
-        assert [process.returncode for process in running] == [code] * times, "\n".join(printed)
-        return "".join(printed)
+    def run(self, *command, cwd=None, code=0, times=1):
+        """Run one of its commands this many times in parallel; each must exit with this code. Returns the output of
+        all."""
+        words = shlex.join([str(self.folder / "bin" / command[0]), *command[1:]])
+        return self._shell.run(f"cd '{cwd or self.folder}'\n{words}", times, code, **self._environ)
 
     def pip(self, *arguments):
         """Run pip. It finds only the wheels under test; a missing third-party package is an error."""
@@ -99,8 +84,8 @@ class Environment:
 
 
 @pytest.fixture
-def environment(tmp_path, third_party, wheels):
-    return Environment(tmp_path / "venv", third_party, wheels)
+def environment(tmp_path, third_party, wheels, shell):
+    return Environment(tmp_path / "venv", third_party, wheels, shell)
 
 
 @pytest.fixture(scope="session")
