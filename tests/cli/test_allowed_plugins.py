@@ -32,6 +32,13 @@ def acme(put_on_path):
     put_on_path("acme", entry_points, {"acme_plugin": PLUGIN}, version="1.4")
 
 
+@pytest.fixture(autouse=True)
+def no_torch(tmp_path, monkeypatch):
+    """The doctor's subprocess finds no torch, whose import would take seconds."""
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+
+
 def listed(*flags: str, capsys) -> dict:
     assert cli.main(["plugins", "--json", *flags]) == 0
     return json.loads(capsys.readouterr().out)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from elastic_doctor.command import DOCTOR, DoctorOptions
 
 from elastic_core import cli, config
 from elastic_core.errors import ConfigurationError
+
+
+@pytest.fixture(autouse=True)
+def no_torch(tmp_path, monkeypatch):
+    """The doctor's subprocess finds no torch, whose import would take seconds."""
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
 
 @pytest.fixture

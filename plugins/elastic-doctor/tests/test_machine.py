@@ -131,13 +131,6 @@ def test_hung_or_missing_interpreter_is_reported(tmp_path):
     assert "No such file" in probed_torch("auto", 1.0, str(tmp_path / "none")).problem
 
 
-@pytest.mark.torch
-def test_installed_torch_has_gloo():
-    found = probed_torch("auto", 100.0)
-    assert found.problem == ""
-    assert "gloo" in found.backends
-
-
 class Toy:
     @hookimpl
     def elastic_rendezvous_backends(self):

@@ -13,7 +13,6 @@ from elastic_doctor.network import Place, places_of, surroundings_of
 
 from elastic_core.clock import SystemClock
 from elastic_core.config import Settings, settings_from
-from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.support.sockets import cannot_bind
@@ -63,11 +62,6 @@ def record(backend):
 def test_endpoint_hosts_are_listed(backend, endpoint, conf, places):
     settings = Settings(rdzv_backend=backend, rdzv_endpoint=endpoint, rdzv_conf=conf)
     assert places_of(settings, record(backend)) == tuple(Place(*place) for place in places)
-
-
-def test_malformed_endpoint_is_refused():
-    with pytest.raises(ConfigurationError, match="several colons"):
-        places_of(Settings(rdzv_endpoint="a:b:c"), record("c10d"))
 
 
 @pytest.mark.parametrize(

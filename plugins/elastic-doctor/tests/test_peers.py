@@ -6,16 +6,7 @@ import threading
 
 import pytest
 from elastic_doctor.network import listening
-from elastic_doctor.peers import (
-    Announcement,
-    Doctor,
-    PeerMeeting,
-    Stage,
-    cannot_reach,
-    decoded,
-    encoded,
-    judged_peers,
-)
+from elastic_doctor.peers import Announcement, Doctor, PeerMeeting, Stage, cannot_reach, decoded, encoded, judged_peers
 from elastic_testing import FakeClock
 
 from elastic_core.clock import SystemClock, later

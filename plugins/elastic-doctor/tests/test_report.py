@@ -23,6 +23,7 @@ from elastic_core.interfaces.backend import StoreServer
 from elastic_core.plugin import BACKEND_OPTIONS, SystemClock
 from elastic_core.rendezvous.codec import encoded_state
 from elastic_core.rendezvous.model import RoundId, State, closed
+from elastic_core.rendezvous.store_backend import with_roster
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "doctor.md"
 TORCH = Torch("2.13", ("gloo",))
@@ -159,14 +160,6 @@ def test_refused_connection_is_a_warning_unless_expected(examine):
         assert "store" not in findings
 
 
-@pytest.mark.integration
-def test_missing_peers_are_a_fault(examine, memory_backend):
-    backend = memory_backend()
-    findings = examine(lambda params: backend, DoctorOptions(peers=2, peers_timeout=0.2))
-    assert findings["peers"][0] == "fault"
-    assert findings["peers"][1].startswith("1 of 2 doctors joined within 0.2 s: ")
-
-
 class Server(StoreServer):
     """A server that records its calls."""
 
@@ -205,9 +198,6 @@ def test_doctor_on_the_store_host_serves_the_store_to_peers(examine, memory_back
 
 
 def test_closed_job_is_a_fault(examine, memory_backend):
-    from elastic_core.clock import SystemClock
-    from elastic_core.rendezvous.store_backend import with_roster
-
     backend = memory_backend()
     with_roster(backend, SystemClock()).set_state(encoded_state(closed(State(), "a", "all done", True)))
     assert examine(lambda params: backend)["run-id"] == ("fault", "the job 'job' is over, closed by a: all done")
