@@ -1,4 +1,4 @@
-"""Side effects of a module's import, and whether they defer the module to the workers. Each case runs in a separate
+"""Side effects of a module's import, and whether they defer the module to the workers. Each test runs a separate
 Python, because a watch belongs to a whole process."""
 
 from __future__ import annotations
@@ -109,12 +109,10 @@ TAINTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("source", "why"), TAINTS.items(), ids=[f"{why}-{place}" for place, why in enumerate(TAINTS.values())]
-)
-def test_module_with_per_worker_effects_is_deferred(watched, source, why):
-    seen = watched("random", "tempfile", "one", one=source)
-    assert seen["left"] == {"one": why}
+def test_modules_with_per_worker_effects_are_deferred(watched):
+    sources = {f"module{place}": source for place, source in enumerate(TAINTS)}
+    seen = watched("random", "tempfile", *sources, **sources)
+    assert {sources[name]: why for name, why in seen["left"].items()} == TAINTS
     assert not seen["clean"]
 
 
@@ -144,10 +142,11 @@ HARMLESS = [
 ]
 
 
-@pytest.mark.parametrize("source", HARMLESS)
-def test_module_without_side_effects_is_kept(watched, source):
-    seen = watched("random", "one", one=source)
-    assert (seen["left"], seen["clean"], seen["present"]) == ({}, True, ["random", "one"])
+def test_modules_without_side_effects_are_kept(watched):
+    sources = {f"module{place}": source for place, source in enumerate(HARMLESS)}
+    seen = watched("random", *sources, **sources)
+    assert ({sources[name]: why for name, why in seen["left"].items()}, seen["clean"]) == ({}, True)
+    assert seen["present"] == ["random", *sources]
 
 
 @pytest.mark.torch
