@@ -303,9 +303,3 @@ def test_fault_fails_its_contract_test(kind, test):
     contract = Hurried(kind)
     with pytest.raises((AssertionError, RuntimeError, TypeError)):
         getattr(contract, test)(contract.peer(None))
-
-
-@pytest.mark.parametrize("test", sorted({test for _, test in FAULTS}))
-def test_correct_backend_passes(test):
-    contract = Contract(Faulty)
-    getattr(contract, test)(contract.peer(None))
