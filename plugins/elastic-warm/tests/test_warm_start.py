@@ -281,15 +281,6 @@ def sample(seeds=random.Random()):
 """
 
 
-def test_random_values_of_a_library_differ_by_worker(warm_runs):
-    """Values inherited from the template would make all ranks sample alike."""
-    (warm_runs.site / "drawing_lib.py").write_text(DRAWING)
-    second = "print(drawing_lib.GENERATOR.random(), drawing_lib.IDENTIFIER, drawing_lib.NUMBER, drawing_lib.sample())"
-    script = warm_runs.script(second, imports="import drawing_lib")
-    code, out, log = warm_runs.run(script, workers=2)
-    assert (code, len({word for line in out.splitlines() for word in line.split()})) == (0, 8), out + log
-
-
 @pytest.mark.torch
 def test_torch_and_sympy_random_values_differ_by_worker(warm_runs):
     """Their modules draw at import, but stay in the template because most programs import them."""
@@ -310,21 +301,25 @@ def test_torch_and_sympy_random_values_differ_by_worker(warm_runs):
     assert all(mine != theirs for mine, theirs in zip(one[3:], other[3:], strict=True))
 
 
-def test_each_worker_has_its_own_variables_and_random_numbers(warm_runs):
+def test_each_worker_has_its_own_variables_and_random_values(warm_runs):
+    """Values inherited from the template would make all ranks sample alike."""
+    (warm_runs.site / "drawing_lib.py").write_text(DRAWING)
     (warm_runs.site / "installed_lib.py").write_text("import os\nrank = os.environ.get('LOCAL_RANK')\n")
     (warm_runs.site / "user_of_it.py").write_text("import installed_lib\n")
-    second = "print(os.environ['RANK'], installed_lib.rank, random.random(), 'user_of_it' in THERE_BEFORE, sys.argv[1])"
-    imports = "THERE_BEFORE = set(sys.modules)\nimport random, user_of_it, installed_lib"
+    second = (
+        "drawn = drawing_lib.GENERATOR.random(), drawing_lib.IDENTIFIER, drawing_lib.NUMBER, drawing_lib.sample()\n"
+        "own = os.environ['RANK'], installed_lib.rank, 'user_of_it' in THERE_BEFORE, sys.argv[1], random.random()\n"
+        "print(*own, *drawn)"
+    )
+    imports = "THERE_BEFORE = set(sys.modules)\nimport random, user_of_it, installed_lib, drawing_lib"
     script = warm_runs.script(second, imports=imports)
     code, out, log = warm_runs.run(script, "${local_rank}", workers=2)
     assert code == 0, log
     lines = sorted(line.split() for line in out.splitlines())
-    assert [[rank, own, there, word] for rank, own, _, there, word in lines] == [
-        ["0", "0", "False", "0"],
-        ["1", "1", "False", "1"],
-    ]
-    assert lines[0][2] != lines[1][2]
-    assert 'reasons="installed_lib reads LOCAL_RANK"' in log
+    assert [line[:4] for line in lines] == [["0", "0", "False", "0"], ["1", "1", "False", "1"]]
+    assert len({word for line in lines for word in line[4:]}) == 10
+    reasons = {reason for found in re.findall('reasons="(.*?)"', log) for reason in found.split("; ")}
+    assert reasons == {"drawing_lib draws random values", "installed_lib reads LOCAL_RANK"}
 
 
 def test_nothing_is_imported_from_the_current_directory(warm_runs):
@@ -491,39 +486,32 @@ def test_cached_imports_warm_the_first_start_of_the_next_run(warm_runs):
     assert warm_runs.run(*flags, script, ready="workers started")[:2] == (0, "[False, False]\n")
 
 
-@pytest.mark.parametrize(
-    ("variables", "changed"),
-    [
-        ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, ()),  # the agent sets it only if it is unset
-        ({}, ("--hang-timeout=600",)),
-    ],
-    ids=["other variables", "other flags"],
-)
-def test_cached_imports_warm_a_changed_first_start(warm_runs, monkeypatch, variables, changed):
-    flags, script = cached_script(warm_runs, monkeypatch, variables)
-    code, out, log = warm_runs.run(*flags, *changed, script)
-    assert (code, out) == (0, "True\n"), log
+OTHER_VARIABLES = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}  # the agent sets it only if it is unset
+
+
+def test_cached_imports_warm_a_changed_first_start(warm_runs):
+    flags, script = cached_script(warm_runs)
+    for changed, variables in (((), OTHER_VARIABLES), (("--hang-timeout=600",), {})):
+        code, out, log = warm_runs.run(*flags, *changed, script, **variables)
+        assert (code, out) == (0, "True\n"), log
 
 
 @pytest.mark.torch
-def test_first_start_waits_for_a_template_with_other_variables(warm_runs, monkeypatch):
+def test_first_start_waits_for_a_template_with_other_variables(warm_runs):
     """The first template is ready long before the round forms, and is discarded then."""
-    flags, script = cached_script(warm_runs, monkeypatch, {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"})
+    flags, script = cached_script(warm_runs)
     where = f"--rdzv-endpoint={warm_runs.folder / 'store'}"
     slow = ("--rdzv-backend=file", where, "--rdzv-id=job", "--rdzv-conf=last_call_timeout=2")
-    code, out, log = warm_runs.run(*flags, *slow, script, meets="--nnodes=1:2")
+    code, out, log = warm_runs.run(*flags, *slow, script, meets="--nnodes=1:2", **OTHER_VARIABLES)
     assert (code, out) == (0, "True\n"), log
 
 
-def cached_script(warm_runs, monkeypatch, variables):
-    """The flags and the script of a run whose imports are cached; the script no longer fails in its first round. The
-    next run gets these variables."""
+def cached_script(warm_runs):
+    """The flags and the script of a run whose imports are cached; the script no longer fails in its first round."""
     script = warm_runs.script("print('random' in BEFORE)", imports="BEFORE = set(sys.modules)\nimport random")
     flags = (f"--warm-start-cache={warm_runs.folder / 'cache'}", "--max-restarts=1")
     assert warm_runs.run(*flags, script, cached=["random"])[0] == 0
     Path(script).write_text(Path(script).read_text().replace('== "0"', '== "never"'))
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
     return flags, script
 
 
