@@ -115,12 +115,8 @@ def test_secrets_are_masked(config_reader):
 
 def test_unset_secret_is_shown_as_none(config_reader):
     secret = Option("api-key", str, None, "a key", secret=True)
-    assert (
-        as_dict(config_reader.read("train.py", added_options=(secret,)), (secret,))["plugin_options"]["api-key"][
-            "value"
-        ]
-        is None
-    )
+    document = as_dict(config_reader.read("train.py", added_options=(secret,)), (secret,))
+    assert document["plugin_options"]["api-key"]["value"] is None
 
 
 def test_errors_hide_secrets(config_reader):
