@@ -14,11 +14,15 @@ MOVES = ("fail", "crash", "restart", "leave", "leave", "freeze")
 BREAKS = ("fail", "crash", "restart", "answer lost", "never done", "done late", "freeze")
 
 
+MANY = pytest.param(range(100, 700), 7, marks=[pytest.mark.nightly, pytest.mark.timeout(3000)])
+
+
 @pytest.mark.parametrize("machines", [2, 3])
 @pytest.mark.parametrize("events", [EVENTS, LOSSES, MOVES, BREAKS], ids=["all", "losses", "moves", "breaks"])
-def test_live_nodes_end_up_in_one_round(machines, events):
-    for seed in range(8):
-        Below(seed, machines, events).run(calm=4.0)
+@pytest.mark.parametrize(("seeds", "most"), [(range(8), 6), MANY], ids=["few", "many"])
+def test_live_nodes_end_up_in_one_round(machines, events, seeds, most):
+    for seed in seeds:
+        Below(seed, machines, events, most).run(calm=4.0)
 
 
 @pytest.mark.parametrize(
@@ -75,12 +79,3 @@ def test_nodes_of_one_machine_share_a_round_after_the_loss_of_each_host(seeds):
     """A store that had moved and was started again at its last address once had no pointer at the endpoint."""
     for seed in seeds:
         Below(seed, 3, ["crash host", "leave host", "restart"], most=4, together=True).run(calm=4.0)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(3000)
-@pytest.mark.parametrize("machines", [2, 3])
-@pytest.mark.parametrize("events", [EVENTS, LOSSES, MOVES, BREAKS], ids=["all", "losses", "moves", "breaks"])
-def test_live_nodes_share_one_round_in_many_worlds(machines, events):
-    for seed in range(100, 700):
-        Below(seed, machines, events, most=7).run(calm=4.0)
