@@ -122,8 +122,8 @@ class Job:
             call.result()
 
 
-def failure(rank=0, message="ValueError: no", **changes):
-    return {rank: ProcessFailure(0, 7, 1, message=message, global_rank=rank, **changes)}
+def failure(rank=0):
+    return {rank: ProcessFailure(0, 7, 1, message="ValueError: no", global_rank=rank)}
 
 
 class FailingStores(RoundStores):

@@ -1,8 +1,7 @@
-"""Handlers with real threads form rounds over a memory backend that can be made unreachable, and over a TCPStore."""
+"""Handlers with real threads form rounds over a memory backend that can be made unreachable."""
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta
 from importlib.util import find_spec
 
@@ -13,21 +12,9 @@ from handler_job import LONG, failure
 from elastic_core.builtin import MemoryStore
 from elastic_core.errors import ConfigurationError, RendezvousTimeoutError
 from elastic_core.interfaces.handler import Outcome
-from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
 pytestmark = pytest.mark.integration
-
-
-def test_members_agree_on_the_round(job):
-    one = job(3, 3)
-    infos = one.form("abc")
-    assert sorted(info.rank for info in infos.values()) == [0, 1, 2]
-    assert {info.world_size for info in infos.values()} == {3}
-    assert len({info.bootstrap_store_info for info in infos.values()}) == 1
-    assert len({info.formed for info in infos.values()}) == 1
-    infos["a"].store.set("key", "value")
-    assert infos["b"].store.get("key") == b"value"
 
 
 def test_each_round_has_an_empty_store(job):
@@ -94,19 +81,6 @@ def test_joining_again_after_a_timeout_works(job):
     assert len(one.form("ab")) == 2
 
 
-def test_newcomer_ends_the_round_and_joins_the_next(job):
-    one = job(1, 2)
-    one.form("a")
-    news = threading.Event()
-    one.handlers["a"].subscribe(news.set)
-    late = Background(one.node("b").next_rendezvous)
-    verdict = eventually(one.handlers["a"].verdict)
-    assert (verdict.outcome, verdict.failed) == (Outcome.RESTART, False)
-    assert news.is_set()
-    assert one.form("a")["a"].world_size == 2
-    assert late.result().rank == 1
-
-
 def test_rejoining_without_report_ends_the_round(job):
     """Agents written for torch's handlers do this."""
     one = job(2, 2)
@@ -136,41 +110,6 @@ def test_member_that_missed_its_round_joins_the_next(job):
     one.handlers["b"].report_failure(failure(1))
     infos = one.form("ab")
     assert {info.formed.number for info in infos.values()} == {one.state.round.number}
-
-
-@pytest.mark.torch
-def test_four_nodes_over_a_tcp_store():
-    from elastic_c10d import C10dRendezvousBackend
-    from torch.distributed import TCPStore
-
-    server = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-    handlers = []
-    for i in range(4):
-        client = TCPStore("127.0.0.1", server.port, None, False, wait_for_workers=False)
-        timeout = RendezvousTimeout(join=LONG, last_call=LONG)
-        backend = C10dRendezvousBackend(client, "job")
-        handlers.append(
-            DynamicRendezvousHandler.from_backend(
-                "job", client, backend, 1, 4, "127.0.0.1", timeout, 0.2, 150, node=Node(f"n{i}", host=f"n{i}")
-            )
-        )
-    try:
-        infos = [call.result() for call in [Background(handler.next_rendezvous) for handler in handlers]]
-        assert sorted(info.rank for info in infos) == [0, 1, 2, 3]
-        infos[0].store.set("key", "value")
-        assert infos[3].store.get("key") == b"value"
-        assert handlers[3].leave("test", LONG)
-        assert handlers[3].shutdown()
-        for handler in handlers[:3]:
-            assert eventually(handler.verdict).outcome is Outcome.RESTART
-        infos = [call.result() for call in [Background(handler.next_rendezvous) for handler in handlers[:3]]]
-        assert {info.world_size for info in infos} == {3}
-        for handler in handlers[:3]:
-            handler.report_success()
-        assert all(eventually(handler.verdict).succeeded for handler in handlers[:3])
-    finally:
-        for call in [Background(handler.shutdown) for handler in handlers]:
-            call.result()
 
 
 def test_few_of_many_waiting_nodes_read_the_roster(job):

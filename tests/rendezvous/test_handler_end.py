@@ -177,18 +177,6 @@ def test_leaving_ends_a_join_that_starts_later(job):
         handler.next_rendezvous()
 
 
-def test_shutdown_after_success_keeps_the_round(job):
-    """As an agent without an exit barrier does."""
-    one = job(2, 2)
-    one.form("ab")
-    key = one.key("a")
-    one.handlers["a"].report_success()
-    assert one.handlers["a"].shutdown()
-    assert (one.state.open, one.state.done) == (True, (key,))
-    one.handlers["b"].report_success()
-    assert eventually(one.handlers["b"].verdict).succeeded
-
-
 def test_shutdown_of_a_member_notifies_its_peers(job):
     one = job(1, 2, last_call=LONG)
     one.form("ab")

@@ -43,9 +43,12 @@ def test_long_outage_fences_and_short_one_does_not(job, how):
         clock.advance(0.4)  # a longer step would look like a suspended process
         verdict = handler.verdict()
     assert verdict.outcome is Outcome.FENCED
-    match = re.search(r"unreachable for (\d+\.\d) s; after 10 s without a heartbeat", verdict.reason)
+    match = re.match(
+        r"the rendezvous store was unreachable for (\d+\.\d) s; after 10 s without a heartbeat", verdict.reason
+    )
     assert match and 8.9 <= float(match.group(1)) <= 10.1
-    assert ("does not answer" if how == "hangs" else "made the store unreachable") in verdict.reason
+    end = "the store does not answer" if how == "hangs" else "the last error was: the test made the store unreachable"
+    assert verdict.reason.endswith(end)
 
 
 def test_failed_listener_stops_nothing(job, capsys):

@@ -13,22 +13,15 @@ from elastic_core.rendezvous.driver import Patience
 pytestmark = pytest.mark.integration
 
 
-def test_lost_member_ends_the_round(job):
-    one = job(1, 2, attempts=SHORT, last_call=LONG)
-    one.form("ab")
-    one.backends["b"].hold.clear()
-    verdict = eventually(one.handlers["a"].verdict)
-    assert (verdict.outcome, verdict.failed) == (Outcome.RESTART, False)
-    assert verdict.reason.startswith("lost b:")
-    assert one.form("a")["a"].world_size == 1
-
-
 def test_lost_leader_ends_the_round(job):
     one = job(1, 2, attempts=SHORT, last_call=LONG)
     infos = one.form("ab")
-    first, second = sorted("ab", key=lambda name: infos[name].rank)
-    one.backends[first].hold.clear()
-    assert eventually(one.handlers[second].verdict).reason.startswith(f"lost {first}:")
+    lost, other = sorted("ab", key=lambda name: infos[name].rank)
+    one.backends[lost].hold.clear()
+    verdict = eventually(one.handlers[other].verdict)
+    assert (verdict.outcome, verdict.failed) == (Outcome.RESTART, False)
+    assert verdict.reason.startswith(f"lost {lost}:")
+    assert one.form(other)[other].world_size == 1
 
 
 def test_rounds_with_same_number_share_no_store(job):
@@ -41,25 +34,6 @@ def test_rounds_with_same_number_share_no_store(job):
     found["b"].store.set("other", "of this round")
     assert found["a"].store.check(["other"])
     assert not found["a"].store.check(["key"])
-
-
-def test_failure_reaches_all_and_costs_one_restart(job):
-    one = job(2, 2)
-    one.form("ab")
-    one.handlers["a"].report_failure(failure(0))
-    one.handlers["b"].report_failure(failure(1, "connection reset"))
-    one.handlers["a"].report_failure(failure(0, "ValueError: all of it"))
-    for name in "ab":
-        verdict = eventually(one.handlers[name].verdict)
-        assert (verdict.outcome, verdict.failed) == (Outcome.RESTART, True)
-
-    def second_report_arrived():  # b may have reported its own failure first
-        found = one.handlers["b"].verdict().failures.get(0)
-        return found is not None and "all of it" in found.message
-
-    eventually(second_report_arrived)
-    assert {info.formed.restart_count for info in one.form("ab").values()} == {1}
-    assert one.handlers["a"].verdict() is None
 
 
 def test_restarts_are_counted_for_the_job(job):
@@ -77,27 +51,6 @@ def test_restarts_are_counted_for_the_job(job):
     assert list(caught.value.failures) == [0]
 
 
-def test_success_of_all_closes_the_job(job):
-    one = job(2, 2)
-    one.form("ab")
-    one.handlers["a"].report_success()
-    eventually(lambda: one.handlers["a"].progress() == "1 of 2 nodes are done; still working: b")
-    assert one.handlers["a"].verdict() is None
-    one.handlers["b"].report_success()
-    for name in "ab":
-        assert eventually(one.handlers[name].verdict).succeeded
-        assert one.handlers[name].is_closed()
-
-
-def test_leaving_notifies_the_other_nodes(job):
-    one = job(1, 2, last_call=LONG)
-    one.form("ab")
-    assert one.handlers["b"].leave("received SIGTERM", LONG)
-    verdict = eventually(one.handlers["a"].verdict)
-    assert (verdict.outcome, verdict.reason, verdict.failed) == (Outcome.RESTART, "b left: received SIGTERM", False)
-    assert not one.handlers["a"].is_closed()
-
-
 def test_leaving_does_not_wait_for_a_hung_store(job):
     """The store hangs for a minute."""
     one = job(1, 1)
@@ -109,15 +62,15 @@ def test_leaving_does_not_wait_for_a_hung_store(job):
 
 
 def test_num_nodes_waiting_counts_as_torch_does(job):
-    one = job(1, 1, patience=Patience(answer=2.0))
+    one = job(1, 1)
     one.form("a")
     assert one.handlers["a"].num_nodes_waiting() == 0
     one.bounds = (1, 2)
     other = one.node("b")
     assert other.num_nodes_waiting() == 0
-    one.backends["b"].reachable = False
-    with pytest.raises(RendezvousConnectionError):
-        other.num_nodes_waiting()
+    looks = one.backends["b"].calls["roster"]
+    assert other.num_nodes_waiting() == 0
+    assert one.backends["b"].calls["roster"] > looks
 
 
 def test_closing_is_known_to_all_when_it_returns(job):

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.errors import (
-    ExitCode,
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousGracefulExitError,
-    RendezvousStateError,
-)
-from elastic_core.interfaces.handler import Outcome
-from elastic_core.rendezvous.messages import fenced, no_answer, no_contact, no_place, progress, too_few
-from elastic_core.rendezvous.model import Cause, JoinStatus, RoundId, State, closed, ended, failed, refused
+from elastic_core.errors import ExitCode, RendezvousConnectionError
+from elastic_core.rendezvous.messages import no_answer, no_contact, progress, too_few
+from elastic_core.rendezvous.model import Cause, State, ended
 from elastic_core.rendezvous.policy import Wait
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
-
-
-def closed_for(state, was_closed):
-    return no_place(state, JoinStatus.CLOSED, "b", "job", was_closed)
 
 
 def test_known_outage_is_the_reason_for_no_answer():
@@ -51,52 +40,6 @@ def test_no_contact_error_names_store_and_remedy_once(outage, fault, expected):
     assert str(error).startswith("no answer from the rendezvous store")
     assert expected in str(error)
     assert [str(error).count(words) for words in ("store:1", "endpoint")] == [1, 1]
-
-
-def test_drained_node_exits_gracefully():
-    error = no_place(State(), JoinStatus.DRAINED, "b", "job", was_closed=False)
-    assert isinstance(error, RendezvousGracefulExitError)
-    assert "drain" in str(error)
-
-
-def test_refused_node_gets_reason_and_remedy():
-    state = refused(State(), [("b", "b is on another host")])
-    error = no_place(state, JoinStatus.REFUSED, "b", "job", was_closed=False)
-    assert isinstance(error, RendezvousStateError)
-    assert "b is on another host" in str(error)
-    assert "--node-id" in str(error)
-
-
-def test_spare_of_a_succeeded_job_exits_gracefully():
-    error = closed_for(closed(State(), "a", "all are done", succeeded=True), was_closed=False)
-    assert isinstance(error, RendezvousGracefulExitError)
-    assert str(error) == "the job 'job' was closed by a: all are done; this node was not needed"
-
-
-@pytest.mark.parametrize("succeeded", [True, False])
-def test_late_joiner_must_choose_another_id(succeeded):
-    error = closed_for(closed(State(), "a", "it is over", succeeded), was_closed=True)
-    assert isinstance(error, RendezvousClosedError)
-    assert "another --rdzv-id" in str(error)
-
-
-def test_node_waiting_for_a_failed_job_gets_its_failures(build):
-    state = failed(build.state("a", max_restarts=0), RoundId(1), build.report("a", rank=3))
-    error = closed_for(closed(state, "a", "no restarts left", succeeded=False), was_closed=False)
-    assert isinstance(error, RendezvousClosedError)
-    assert list(error.failures) == [3]
-    assert "--rdzv-id" not in str(error)
-
-
-@pytest.mark.parametrize(
-    ("outage", "answer"),
-    [(None, "the store does not answer"), (RendezvousConnectionError("refused"), "the last error was: refused")],
-)
-def test_fencing_reason_has_the_length_of_the_outage(outage, answer):
-    verdict = fenced(4.25, 5.0, outage)
-    assert verdict.outcome is Outcome.FENCED
-    assert verdict.reason.startswith("the rendezvous store was unreachable for 4.2 s; after 5 s without a heartbeat")
-    assert verdict.reason.endswith(answer)
 
 
 @pytest.fixture
