@@ -65,6 +65,15 @@ def build():
 
 
 @pytest.fixture
+def place():
+    from store_place import Place
+
+    place = Place().begin()
+    yield place
+    place.close()
+
+
+@pytest.fixture
 def job():
     """Function that creates a job; its handlers are shut down at the end of the test."""
     from handler_job import Job

@@ -79,6 +79,11 @@ class Place:
             backend.close()
 
 
+def shown(backend):
+    """The keys and entries in the roster."""
+    return [(seen.key, seen.entry) for seen in backend.roster()]
+
+
 class Client:
     """One connection to the store."""
 

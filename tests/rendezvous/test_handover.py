@@ -212,11 +212,9 @@ def test_heir_that_failed_to_record_its_store_stops_it():
     node.close()
 
 
-def test_marker_in_a_store_that_never_moves_begins_a_new_epoch():
-    place = Place().begin()
+def test_marker_in_a_store_that_never_moves_begins_a_new_epoch(place):
     node = place.backend()
     node.set_state(b"state")
     Versions(KEYS, HmacSeal("job")).freeze(place.store, ["a/1"])
     assert node.get_state() is None
     assert place.store.get(KEYS.id) != KEYS.epoch.encode()
-    place.close()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from elastic_testing import BackendContract, MemoryBackend, SharedMemory
-from store_place import KEYS, Place
+from store_place import KEYS, Place, shown
 
 from elastic_core.clock import SystemClock
 from elastic_core.interfaces.backend import ForeignStateError
@@ -18,6 +16,10 @@ pytestmark = pytest.mark.integration
 SECRET, OTHER = b"a secret of the job", b"another secret, also"
 
 
+def signed(backend, *secrets, run_id="job"):
+    return with_roster(backend, SystemClock(), seal=HmacSeal(run_id, secrets))
+
+
 class TestSigned(BackendContract):
     """A backend that keeps entries but does not sign them itself."""
 
@@ -27,7 +29,7 @@ class TestSigned(BackendContract):
         return self.peer(None)
 
     def peer(self, backend):
-        return with_roster(MemoryBackend(self.memory), SystemClock(), seal=HmacSeal("job", [SECRET]))
+        return signed(MemoryBackend(self.memory), SECRET)
 
     def forget(self, backend):
         self.memory.forget()
@@ -44,7 +46,7 @@ class TestSignedOverAStore(BackendContract):
         self.place.close()
 
     def peer(self, backend, run_id="job"):
-        return with_roster(self.place.backend(run_id), SystemClock(), seal=HmacSeal(run_id, [SECRET]))
+        return signed(self.place.backend(run_id), SECRET, run_id=run_id)
 
     def other_job(self, backend):
         return self.peer(backend, "other")
@@ -54,15 +56,11 @@ class TestSignedOverAStore(BackendContract):
 
 
 @pytest.fixture(params=[TestSigned, TestSignedOverAStore], ids=["entries", "store"])
-def makers(request):
-    """Functions that create clients of one job, each with or without a secret."""
-    if request.param is TestSigned:
-        memory = SharedMemory()
-        yield lambda *secrets: with_roster(MemoryBackend(memory), SystemClock(), seal=HmacSeal("job", secrets))
-    else:
-        place = Place().begin()
-        yield lambda *secrets: with_roster(place.backend(), SystemClock(), seal=HmacSeal("job", secrets))
-        place.close()
+def makers(request, place):
+    """Function that creates clients of one job, each with or without a secret."""
+    memory = SharedMemory()
+    client = place.backend if request.param is TestSignedOverAStore else lambda: MemoryBackend(memory)
+    return lambda *secrets: signed(client(), *secrets)
 
 
 def test_foreign_entries_are_ignored(makers):
@@ -84,20 +82,16 @@ def test_foreign_state_can_be_replaced(makers):
     assert makers(SECRET).get_state()[0] == b"3"
 
 
-def test_connected_store_signs_from_then_on():
-    place = Place().begin()
+def test_connected_store_signs_from_then_on(place):
     backend = place.backend()
     backend.connect()
-    signed = with_roster(backend, SystemClock(), seal=HmacSeal("job", [SECRET]))
-    _, token, _ = signed.set_state(b"1")
-    assert TestSignedOverAStore.peer(SimpleNamespace(place=place), None).get_state() == (b"1", token)
+    _, token, _ = signed(backend, SECRET).set_state(b"1")
+    assert signed(place.backend(), SECRET).get_state() == (b"1", token)
     assert place.backend().get_state()[0].startswith(b"signed ")
-    place.close()
 
 
-def test_foreign_withdrawal_and_copied_record_are_ignored(capsys):
-    place = Place().begin()
-    node, leader = (TestSignedOverAStore.peer(SimpleNamespace(place=place), None) for _ in range(2))
+def test_foreign_withdrawal_and_copied_record_are_ignored(place, capsys):
+    node, leader = (signed(place.backend(), SECRET) for _ in range(2))
     node.announce("a/1", b"1")
     node.announce("a/1", b"2")
     stranger = place.backend()
@@ -105,6 +99,5 @@ def test_foreign_withdrawal_and_copied_record_are_ignored(capsys):
     stranger.withdraw("a/1")
     place.store.set(KEYS.slot(place.store.add(KEYS.slots, 1)), place.store.get(KEYS.slot(1)))
     place.store.set(KEYS.slot(place.store.add(KEYS.slots, 1)), b"1 a/1")
-    assert [(item.key, item.entry) for item in leader.roster()] == [("a/1", b"2")]
+    assert shown(leader) == [("a/1", b"2")]
     assert capsys.readouterr().err.count("not signed: ") == 2
-    place.close()
