@@ -348,11 +348,10 @@ class Below:
 
     def _let(self, thread: Thread) -> None:
         thread.go.release()
-        while not self._back.acquire(timeout=0.2):
-            if not thread.thread.is_alive():
-                self._drop(thread)
-                return
+        while not self._back.acquire(timeout=0.002) and thread.thread.is_alive():
+            pass
         if not thread.thread.is_alive():
+            self._back.acquire(blocking=False)  # it may have come back and ended since the timeout
             self._drop(thread)
         while any(it.name == "rendezvous-pointer" and it not in KEEPERS for it in threading.enumerate()):
             time.sleep(0.0002)  # a new thread runs to its first step
