@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from elastic_testing import Background, MemoryBackend, SharedMemory, StoreContract
+from elastic_testing import MemoryBackend, SharedMemory, StoreContract
 
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
-from elastic_core.rendezvous import PrefixedStore, StateStore
+from elastic_core.rendezvous import StateStore
 
 
 class TestStateStore(StoreContract):
@@ -56,12 +56,3 @@ def test_timeout_names_the_missing_key():
     store = StateStore(MemoryBackend(SharedMemory()), timeout=timedelta(milliseconds=30))
     with pytest.raises(TimeoutError, match=r"\['k'\] were not set within 0.03 s"):
         store.get("k")
-
-
-def test_prefix_separates_rounds():
-    memory = SharedMemory()
-    one, two = (PrefixedStore(f"elastic/job/{n}", StateStore(MemoryBackend(memory))) for n in (1, 2))
-    waiting = Background(lambda: two.get("k"))
-    one.set("k", "1")
-    two.set("k", "2")
-    assert (one.get("k"), waiting.result()) == (b"1", b"2")

@@ -38,11 +38,6 @@ def test_changed_byte_invalidates_the_value(data):
     assert seal.opened(PLACE, bytes(value)) is None
 
 
-@given(st.binary(max_size=200) | st.binary(max_size=120).map(lambda tail: b"signed " + tail))
-def test_invented_values_are_refused(value):
-    assert HmacSeal("job", [SECRET]).opened(PLACE, value) is None
-
-
 def test_place_and_data_cannot_be_shifted(seal):
     value = seal.sealed("a", b"1:b")
     assert seal.opened("a1:", value) is None
