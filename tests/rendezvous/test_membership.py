@@ -67,10 +67,6 @@ def test_later_round_without_the_node_was_missed(build):
     assert missed(after, "a", RoundId(1)) is None
 
 
-def test_no_verdict_while_the_round_runs(build):
-    assert verdict(build.state("ab"), "a", RoundId(1)) is None
-
-
 @pytest.mark.parametrize("members", ["b", "ab"])
 def test_round_of_another_history_means_restart(build, members):
     other = build.state(members, round=RoundId(1, "b.1"))

@@ -108,15 +108,6 @@ def test_ranks_match_reference_implementation(keys, before, data):
     assert ordered(entries, before) == reference_order(entries, before)
 
 
-@given(members, st.lists(st.sampled_from("abcdefghij"), unique=True))
-def test_survivors_keep_their_order_and_lead(keys, before):
-    order = [entry.key for entry in ordered([Entry(key, key) for key in keys], before)]
-    survivors = [key for key in before if key in keys]
-    assert [key for key in order if key in survivors] == survivors
-    if survivors:
-        assert order[0] == survivors[0]
-
-
 @given(members, st.lists(st.sampled_from("abcdefghij"), unique=True), st.data())
 def test_hints_leave_one_rank_for_each_node(keys, before, data):
     hints = {key: data.draw(st.none() | st.integers(-2, 12)) for key in keys}
