@@ -71,47 +71,26 @@ def half_are_lost(nodes):
     interleaved(living)
 
 
-@pytest.mark.parametrize("event", [all_fail, half_leave, half_are_lost])
-def test_operations_grow_with_the_number_of_nodes(event):
+@pytest.mark.parametrize(
+    ("event", "causes", "every"),
+    [
+        (all_fail, [Cause.FAILURE], 1),
+        (half_leave, [Cause.LEFT], 2),
+        (half_are_lost, [Cause.LOST, Cause.LEFT], 2),
+    ],
+)
+def test_operations_grow_with_the_number_of_nodes(event, causes, every):
     counts = []
     for size in (FEW, MANY):
         nodes = job(size)
         event(nodes)
+        assert nodes[0].state.end.cause in causes
+        assert sorted(nodes[0].entries) == sorted(nodes[0].members) == [one.key for one in nodes[::every]]
         counts.append(sum(len(one.asked) for one in nodes))
         counts.append(sum(one.asked.count(WriteState) for one in nodes))
     grown = MANY / FEW
     assert counts[2] <= 1.5 * grown * counts[0]
     assert counts[3] <= 1.5 * grown * counts[1]
-
-
-def test_nodes_leaving_together_all_leave():
-    nodes = job(MANY)
-    half_leave(nodes)
-    assert nodes[0].state.end.cause is Cause.LEFT
-    assert nodes[0].members == [one.key for one in nodes[::2]]
-    assert sorted(nodes[0].entries) == sorted(nodes[0].members)
-
-
-def test_nodes_lost_together_are_all_removed():
-    nodes = job(FEW)
-    half_are_lost(nodes)
-    assert nodes[0].state.end.cause in (Cause.LOST, Cause.LEFT)
-    assert sorted(nodes[0].entries) == sorted(nodes[0].members) == [one.key for one in nodes[::2]]
-
-
-def test_node_leaves_despite_inactive_leader():
-    """After some time the node writes that itself."""
-    nodes = job(4)
-    leader, others = nodes[0], nodes[1:]
-    for one in others:
-        one.node.retire("received SIGTERM")
-        one.settle()
-    for _ in range(20):
-        leader.clock.advance(0.25)
-        for one in others:
-            one.hear()
-    assert list(leader.entries) == [leader.key]
-    assert sorted(leader.state.gone) == sorted(one.key for one in others)
 
 
 @pytest.mark.parametrize("watcher", [1, 2])
@@ -171,6 +150,7 @@ def test_all_nodes_leave_although_the_leader_is_lost():
                 one.hear()
             nodes[0].clock.advance(0.1)
         assert list(nodes[0].entries) == [nodes[0].key]
+        assert sorted(nodes[0].state.gone) == [one.key for one in nodes[1:]]
         counts.append(sum(len(one.asked) for one in nodes))
     assert counts[1] <= 1.5 * MANY / FEW * counts[0]
 
