@@ -30,6 +30,14 @@ def write(memory, change):
     assert backend.set_state(encoded_state(change(decoded_state(state))), token)[2]
 
 
+def meet(*nodes):
+    """Let these nodes join, and hear of each other and of the round."""
+    for one in nodes:
+        one.join()
+    for one in nodes:
+        one.hear()
+
+
 class OneNode:
     """Attributes:
     node: the state machine.

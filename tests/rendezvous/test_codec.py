@@ -257,12 +257,9 @@ def test_invalid_seat_block_is_refused(rest):
     assert refused(decoded_state, head + rest) is None
 
 
-def test_wrong_seat_count_is_refused():
-    assert refused(decoded_state, with_seats(b"\nk\tn\th\ta\tr\t1\t0\t1", 2)) is None
-
-
-def test_undecodable_seats_are_refused():
-    assert refused(decoded_state, with_seats(b"\n\xff", 1)) is None
+@pytest.mark.parametrize(("text", "count"), [(b"\nk\tn\th\ta\tr\t1\t0\t1", 2), (b"\n\xff", 1)])
+def test_wrong_count_or_encoding_of_seats_is_refused(text, count):
+    assert refused(decoded_state, with_seats(text, count)) is None
 
 
 def test_oversized_seat_block_is_not_unpacked():

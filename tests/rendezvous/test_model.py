@@ -225,37 +225,34 @@ def test_closed_state_never_changes(build, running):
 # -- events in any order
 
 
+def report(key, certain=True):
+    return Report(key, key, (), certain)
+
+
+def seats(key):
+    return tuple(Seat(k, Member(k, "", "", "default", 1)) for k in sorted({"a", key}))
+
+
 EVENTS = {
-    "fail": lambda state, key, build: failed(state, state.round, build.report(key)),
-    "fail, uncertain": lambda state, key, build: failed(state, state.round, build.report(key, False)),
-    "lose": lambda state, key, build: ended(state, Cause.LOST, key, "", (key,)),
-    "leave": lambda state, key, build: left(state, key, ""),
-    "leave, done": lambda state, key, build: succeeded(state, [key], state.round),
-    "drain": lambda state, key, build: drained(state, key),
-    "join": lambda state, key, build: ended(state, Cause.JOINED, key, ""),
-    "form": lambda state, key, build: (
-        state if state.open or state.closed else formed(state, build.seats(key), 2, "", set("abc"))
-    ),
+    "fail": lambda state, key: failed(state, state.round, report(key)),
+    "fail, uncertain": lambda state, key: failed(state, state.round, report(key, False)),
+    "lose": lambda state, key: ended(state, Cause.LOST, key, "", (key,)),
+    "leave": lambda state, key: left(state, key, ""),
+    "leave, done": lambda state, key: succeeded(state, [key], state.round),
+    "drain": lambda state, key: drained(state, key),
+    "join": lambda state, key: ended(state, Cause.JOINED, key, ""),
+    "form": lambda state, key: state if state.open or state.closed else formed(state, seats(key), 2, "", set("abc")),
 }
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(EVENTS)), st.sampled_from("abc")), max_size=30))
 def test_repeated_events_change_nothing_within_the_budget(events):
-    class Builders:
-        @staticmethod
-        def report(key, certain=True):
-            return Report(key, key, (), certain)
-
-        @staticmethod
-        def seats(key):
-            return tuple(Seat(k, Member(k, "", "", "default", 1)) for k in sorted({"a", key}))
-
-    state, failures = formed(State(), Builders.seats("b"), 2, "", set("abc")), set()
+    state, failures = formed(State(), seats("b"), 2, "", set("abc")), set()
     for name, key in events:
         event = EVENTS[name]
-        after = event(state, key, Builders)
+        after = event(state, key)
         if name != "form":
-            assert event(after, key, Builders) is after
+            assert event(after, key) is after
         assert after.round >= state.round
         assert state.restarts <= after.restarts <= 2
         assert not set(after.gone) & set(after.done)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from elastic_testing import MemoryBackend
-from one_node import WHERE, OneNode
+from one_node import WHERE, OneNode, meet
 
 from elastic_core.clock import LONG_AGO, Instant
 from elastic_core.errors import (
@@ -51,10 +51,7 @@ def pair():
     """Two members of a round; the first one leads."""
     leader = OneNode(min_nodes=2, max_nodes=2)
     other = OneNode(leader.memory, leader.clock, "b", min_nodes=2, max_nodes=2)
-    leader.join()
-    other.join()
-    leader.hear()
-    other.hear()
+    meet(leader, other)
     assert leader.node.membership.running and other.node.membership.running
     return leader, other
 
@@ -652,8 +649,7 @@ def test_node_wrongly_reported_as_ended_rejoins(pair):
     other.node.lost("a/1")
     other.settle()
     leader.hear()
-    for one in pair:
-        one.join()
+    meet(*pair)
     together(pair, 3)
     assert (other.state.round.number, other.members) == (2, ["a/1", "b/1"])
     together(pair, 20)
@@ -807,10 +803,7 @@ def test_node_with_other_settings_than_the_job_says_so(max_nodes, max_restarts):
     leader = OneNode(min_nodes=2, max_nodes=2)
     other = OneNode(leader.memory, leader.clock, "b", min_nodes=2, max_nodes=max_nodes)
     other.node.entry = replace(other.node.entry, max_restarts=max_restarts)
-    for one in (leader, other):
-        one.join()
-    leader.hear()
-    other.hear()
+    meet(leader, other)
     assert (other.members, other.state.max_restarts) == (["a/1", "b/1"], 3)
     assert ("settings differ" in other.notes) == ((max_nodes, max_restarts) != (2, 3))
     assert "settings differ" not in leader.notes
@@ -891,10 +884,7 @@ def test_lost_node_leaves_a_job_that_was_stopped(alone):
     """The request to leave does not name it. The other member may have formed a round without it."""
     first = OneNode(min_nodes=1, max_nodes=2)
     lost = OneNode(first.memory, first.clock, "b", min_nodes=1, max_nodes=2)
-    for one in (first, lost):
-        one.join()
-    first.hear()
-    lost.hear()
+    meet(first, lost)
     assert first.members == ["a/1", "b/1"]
 
     def stop(state):

@@ -2,7 +2,7 @@
 the number of nodes, not quadratically."""
 
 import pytest
-from one_node import WHERE, OneNode
+from one_node import WHERE, OneNode, meet
 
 from elastic_core.errors import ProcessFailure
 from elastic_core.rendezvous.effects import Announce, Idle, WriteState
@@ -18,9 +18,7 @@ def job(size, least=0):
     nodes = [first, *others]
     for one in nodes:
         one.node.settings = first.settings
-        one.join()
-    for one in nodes:
-        one.hear()
+    meet(*nodes)
     for one in nodes:
         one.node.settings = one.settings = OneNode(min_nodes=least or size // 2, max_nodes=size).settings
         one.asked.clear()
