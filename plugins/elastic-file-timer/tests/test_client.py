@@ -15,7 +15,7 @@ from elastic_file_timer import FileTimerClient
 from elastic_file_timer import client as client_module
 from elastic_file_timer.client import from_environment
 from elastic_file_timer.pipe import TimerPipe
-from elastic_testing import FakeClock
+from elastic_testing import Background, FakeClock, eventually
 
 from elastic_core.support.processes import process_start_time
 
@@ -35,7 +35,7 @@ def pipe(tmp_path):
 
 
 def requests(pipe):
-    return [json.loads(line) for reader in pipe.readers for lines in reader.read() for line in lines]
+    return [json.loads(line) for reader in pipe.readers for lines in reader.read() for line in lines if line]
 
 
 def fill(path):
@@ -193,10 +193,9 @@ def test_file_that_is_not_a_pipe_is_refused_and_unchanged(tmp_path):
 def test_acquire_waits_for_a_late_server(tmp_path):
     pipe = TimerPipe(tmp_path / "timers")
     client = FileTimerClient(pipe.path, patience=LIMIT_S)
-    waiting = threading.Thread(target=client.acquire, args=("x", FAR))
-    waiting.start()
+    waiting = Background(lambda: client.acquire("x", FAR))
     pipe.open()
-    waiting.join(LIMIT_S)
+    waiting.result()
     assert [each["scope_id"] for each in requests(pipe)] == ["x"]
     pipe.close()
 
@@ -215,15 +214,10 @@ def test_client_reconnects_to_a_restarted_server(tmp_path):
 def test_acquire_waits_while_the_pipe_is_full(pipe):
     fill(pipe.path)
     client = FileTimerClient(pipe.path, patience=LIMIT_S)
-    waiting = threading.Thread(target=client.acquire, args=("x", FAR))
-    waiting.start()
-    found = []
-    until = time.monotonic() + LIMIT_S
-    while not found and time.monotonic() < until:
-        for reader in pipe.readers:
-            found += [line for lines in reader.read() for line in lines if line]
-    waiting.join(LIMIT_S)
-    assert [json.loads(line)["scope_id"] for line in found] == ["x"]
+    waiting = Background(lambda: client.acquire("x", FAR))
+    (found,) = eventually(lambda: requests(pipe))
+    waiting.result()
+    assert found["scope_id"] == "x"
 
 
 def test_full_pipe_delays_work_once_and_release_is_sent_later(pipe):
@@ -242,14 +236,10 @@ def test_full_pipe_delays_work_once_and_release_is_sent_later(pipe):
             other.release("x")
         assert time.monotonic() - begun < 1000 * PATIENCE
     assert len(warned) == 1
-    for reader in pipe.readers:
-        assert [line for lines in reader.read() for line in lines]
+    requests(pipe)
     client.acquire("after", FAR)
-    sent = [line for reader in pipe.readers for lines in reader.read() for line in lines if line]
-    assert [(each["scope_id"], each["expiration_time"]) for each in map(json.loads, sent)] == [
-        ("before", -1.0),
-        ("after", FAR),
-    ]
+    sent = [(each["scope_id"], each["expiration_time"]) for each in requests(pipe)]
+    assert sent == [("before", -1.0), ("after", FAR)]
 
 
 def test_closing_all_descriptors_does_not_corrupt_other_files(pipe, tmp_path, start_process):
@@ -317,8 +307,6 @@ def test_acquire_waits_once_despite_many_unsent_releases(pipe, monkeypatch):
         with pytest.warns(RuntimeWarning, match="has not read its pipe"):
             client.acquire("x", FAR)
         assert clock.now() - begun == pytest.approx(PATIENCE, abs=0.01)  # whole milliseconds
-    for reader in pipe.readers:
-        assert [line for lines in reader.read() for line in lines]
+    requests(pipe)
     client.acquire("after", FAR)
-    sent = [line for reader in pipe.readers for lines in reader.read() for line in lines if line]
-    assert [json.loads(line)["scope_id"] for line in sent] == [*scopes, "after"]
+    assert [each["scope_id"] for each in requests(pipe)] == [*scopes, "after"]

@@ -5,7 +5,6 @@ import stat
 
 import pytest
 from elastic_file_timer import FileTimerClient
-from elastic_file_timer.client import TIMER_FILE
 from elastic_file_timer.pipe import TimerPipe
 
 from elastic_core.errors import ConfigurationError
@@ -243,7 +242,3 @@ def test_repeated_removal_of_the_pipe_leaks_no_descriptors(make_pipe, tmp_path):
     before = len(os.listdir("/proc/self/fd"))
     pipe.close()
     assert len(os.listdir("/proc/self/fd")) <= before - 1
-
-
-def test_variable_has_torchruns_name():
-    assert TIMER_FILE == "TORCHELASTIC_TIMER_FILE"

@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 from elastic_file_timer.plugin import elastic_watchdogs
 from elastic_testing import eventually
-from elastic_testing.watchdog import ExpiryLog
-
-from elastic_core.plugin import Context
 
 pytestmark = pytest.mark.integration
 
@@ -130,14 +127,6 @@ def test_killed_agent_leaves_at_most_the_named_pipe(named, tmp_path):
         assert agent.stdout.read() == b""  # the worker has ended
     eventually(lambda: not list(temporary.iterdir()))
     assert sorted(path.name for path in mine.iterdir()) == (["timers", "work"] if named else ["work"])
-
-
-def test_factory_creates_a_watchdog_at_the_given_path(tmp_path):
-    (record,) = elastic_watchdogs()
-    watchdog = record.factory(Context("job", {"path": str(tmp_path / "timers")}))
-    watchdog.start(ExpiryLog())
-    assert watchdog.worker_environment()["TORCHELASTIC_TIMER_FILE"] == str(tmp_path / "timers")
-    watchdog.stop()
 
 
 def test_missing_temporary_folder_is_bad_configuration(start_process, tmp_path):

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from elastic_file_timer import FileTimerClient, FileTimerServer
+from elastic_testing import eventually
 
 from elastic_core.clock import SystemClock, later
 
@@ -41,13 +42,6 @@ class Notes:
             assert self.news.wait_for(lambda: name in self.names, LIMIT_S), self.names
 
 
-def wait_until(condition):
-    until = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
 def test_server_without_agent_kills_hung_process_with_its_signal(make_server, start_process, tmp_path):
     notes = Notes()
     make_server(log_event=notes).start()
@@ -72,7 +66,7 @@ def test_expiry_without_a_signal_is_only_logged(make_server, start_process, expi
     make_server(log_event=notes).start(expiry_log)
     process = start_process(HUNG, tmp_path / "timers", number)
     notes.wait("timer expired")
-    wait_until(logged)
+    eventually(logged)
     assert [entry["event"] for entry in logged()] == ["timer expired"]
     assert expiry_log.expiries() == []
     assert process.poll() is None
@@ -104,12 +98,12 @@ def test_clients_can_still_release_after_an_agent_pause(make_server, expiry_log,
     server.start(expiry_log)
     client = FileTimerClient(tmp_path / "timers", patience=LIMIT_S)
     client.acquire("released late", time.time() + 70)
-    wait_until(lambda: server.taken == 1)
+    eventually(lambda: server.taken == 1)
     clock.time = later(clock.time, 100)
     threading.Event().wait(0.2)  # several turns, in which the timer could expire
     client.release("released late")
     client.acquire("last", time.time() + 1)
-    wait_until(lambda: server.taken == 3)
+    eventually(lambda: server.taken == 3)
     clock.time = later(clock.time, 3)
     assert expiry_log.scopes() == []
 
@@ -180,15 +174,6 @@ def test_expiry_is_reported_during_a_flood(make_server, start_process, expiry_lo
     assert set(threading.enumerate()) <= before
 
 
-def test_requests_of_another_run_are_refused(make_server, expiry_log, tmp_path):
-    server = make_server(run_id="job")
-    server.start(expiry_log)
-    FileTimerClient(tmp_path / "timers", run_id="another").acquire("theirs", time.time())
-    FileTimerClient(tmp_path / "timers", run_id="job").acquire("last", time.time() + 0.05)
-    assert expiry_log.scopes() == []
-    assert (server.refused, server.taken) == ({"another run": 1}, 1)
-
-
 def test_removed_pipe_is_recreated_while_server_runs(make_server, expiry_log, tmp_path):
     clock = JumpingClock()
     server = make_server(max_interval=0.05, clock=clock)
@@ -198,7 +183,7 @@ def test_removed_pipe_is_recreated_while_server_runs(make_server, expiry_log, tm
     (tmp_path / "timers").unlink()
     FileTimerClient(tmp_path / "timers", patience=LIMIT_S).acquire("last", time.time() + 70)
     early.release("released")
-    wait_until(lambda: server.taken == 3)
+    eventually(lambda: server.taken == 3)
     clock.ahead = 100
     assert expiry_log.scopes() == []
     assert server.fault() == ""
@@ -210,11 +195,11 @@ def test_missing_pipe_is_a_fault_until_it_is_recreated(make_server, expiry_log, 
     server = make_server(folder / "timers", max_interval=0.02)
     server.start(expiry_log)
     folder.rename(tmp_path / "gone")  # atomically: a removed pipe may be recreated before its folder is removed
-    wait_until(server.fault)
+    eventually(server.fault)
     assert "cannot be created again" in server.fault()
     assert [entry["event"] for entry in logged()] == ["watchdog lost"]
     folder.mkdir()
-    wait_until(lambda: not server.fault())
+    eventually(lambda: not server.fault())
     FileTimerClient(folder / "timers", patience=LIMIT_S).acquire("last", time.time())
     assert expiry_log.scopes() == []
 
@@ -236,7 +221,7 @@ def test_ended_thread_is_a_fault(make_server, expiry_log, tmp_path, logged):
     server.start(expiry_log)
     clock.broken = True
     FileTimerClient(tmp_path / "timers").acquire("x", time.time() + 60)
-    wait_until(server.fault)
+    eventually(server.fault)
     assert server.fault() == "the thread of the file timer has ended: ZeroDivisionError: the clock broke"
     assert [entry["event"] for entry in logged()] == ["watchdog lost"]
     server.stop()
