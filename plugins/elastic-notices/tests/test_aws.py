@@ -54,31 +54,26 @@ def aws():
 
 
 @pytest.mark.integration
-class TestInterruption(NoticeContract):
+class TestAws(NoticeContract):
+    @pytest.fixture(
+        params=[
+            ("aws", ACTION, lambda: {"action": "terminate", "time": utc(time.time() + 120)}),
+            ("aws-rebalance", REBALANCE, lambda: {"noticeTime": utc(time.time())}),
+        ],
+        ids=["interruption", "rebalance"],
+    )
+    def kind(self, request):
+        return request.param
+
     @pytest.fixture
-    def source(self, start, serve, aws):
+    def source(self, start, serve, aws, kind):
         url = serve(aws)
-        return lambda pause: start("aws", pause, notice_endpoint=url)
+        return lambda pause: start(kind[0], pause, notice_endpoint=url)
 
     @pytest.fixture
-    def announce(self, aws):
-        return lambda: aws.metadata.update({ACTION: {"action": "terminate", "time": utc(time.time() + 120)}})
-
-    @pytest.fixture
-    def withdraw(self, aws):
-        return aws.metadata.clear
-
-
-@pytest.mark.integration
-class TestRebalance(NoticeContract):
-    @pytest.fixture
-    def source(self, start, serve, aws):
-        url = serve(aws)
-        return lambda pause: start("aws-rebalance", pause, notice_endpoint=url)
-
-    @pytest.fixture
-    def announce(self, aws):
-        return lambda: aws.metadata.update({REBALANCE: {"noticeTime": utc(time.time())}})
+    def announce(self, aws, kind):
+        _, path, answer = kind
+        return lambda: aws.metadata.update({path: answer()})
 
     @pytest.fixture
     def withdraw(self, aws):

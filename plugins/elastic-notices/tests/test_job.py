@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 
@@ -77,16 +76,6 @@ def test_withdrawn_notice_causes_no_restart(elastic, train):
     assert agent.code() == 128 + signal.SIGTERM
     assert agent.err.count("workers started") == 1
     assert "restart decided" not in agent.err
-
-
-def test_drained_slurm_node_leaves(elastic, train):
-    sinfo = elastic.cwd / "sinfo"
-    sinfo.write_text("#!/bin/sh\nwhile ! [ -e trains-a-of-1 ]; do sleep 0.05; done; echo draining\n")
-    sinfo.chmod(0o755)
-    environ = {"PATH": f"{elastic.cwd}:{os.environ['PATH']}", "SLURMD_NODENAME": "n7", "ELASTIC_NOTICES": "slurm-node"}
-    agent = Agent("a", elastic.start_to_files("a", "run", train, "a", **environ), elastic.cwd)
-    assert agent.code() == 10
-    assert json.loads((elastic.cwd / "saved").read_text())["why"] == "Slurm reports this node as draining"
 
 
 def test_unknown_source_ends_the_launch(elastic, train):

@@ -78,35 +78,31 @@ def commands(tmp_path, monkeypatch):
 
 
 @pytest.mark.integration
-class TestJob(NoticeContract):
-    @pytest.fixture
-    def source(self, start, commands):
-        commands.set("squeue", "42 N/A\n")
-        return lambda pause: start("slurm", pause)
+class TestSlurm(NoticeContract):
+    @pytest.fixture(
+        params=[
+            ("slurm", "squeue", "42 N/A\n", lambda: f"42 {int(time.time()) + 100}\n"),
+            ("slurm-node", "sinfo", "mixed\n", lambda: "draining\n"),
+        ],
+        ids=["job", "node"],
+    )
+    def kind(self, request):
+        return request.param
 
     @pytest.fixture
-    def announce(self, commands):
-        return lambda: commands.set("squeue", f"42 {int(time.time()) + 100}\n")
+    def source(self, start, withdraw, kind):
+        withdraw()
+        return lambda pause: start(kind[0], pause)
 
     @pytest.fixture
-    def withdraw(self, commands):
-        return lambda: commands.set("squeue", "42 N/A\n")
-
-
-@pytest.mark.integration
-class TestNode(NoticeContract):
-    @pytest.fixture
-    def source(self, start, commands):
-        commands.set("sinfo", "mixed\n")
-        return lambda pause: start("slurm-node", pause)
+    def announce(self, commands, kind):
+        _, command, _, output = kind
+        return lambda: commands.set(command, output())
 
     @pytest.fixture
-    def announce(self, commands):
-        return lambda: commands.set("sinfo", "draining\n")
-
-    @pytest.fixture
-    def withdraw(self, commands):
-        return lambda: commands.set("sinfo", "mixed\n")
+    def withdraw(self, commands, kind):
+        _, command, output, _ = kind
+        return lambda: commands.set(command, output)
 
 
 @pytest.mark.integration
