@@ -201,6 +201,27 @@ def quiet_port():
 
 
 @pytest.fixture
+def background():
+    from elastic_testing import Background
+
+    return Background
+
+
+@pytest.fixture
+def eventually():
+    from elastic_testing import eventually
+
+    return eventually
+
+
+@pytest.fixture
+def listener():
+    """The port of a socket that listens and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        yield sock.getsockname()[1]
+
+
+@pytest.fixture
 def interruptible():
     """Enable Ctrl-C even if a shell started this process in the background, where SIGINT is ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

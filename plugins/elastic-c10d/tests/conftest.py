@@ -5,22 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 from datetime import timedelta
 from pathlib import Path
 
-import elastic_testing
 import psutil
 import pytest
 from elastic_c10d import C10dRendezvousBackend, StoreServer
+from elastic_c10d.create import create_parts
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.tcp_connector import TcpConnector
 from elastic_c10d.torch_store import distributed
-from elastic_testing import Background
+from elastic_testing import eventually
 
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.backend import EntryDroppedError
+from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.support.sockets import PortReservation
 
 HERE = Path(__file__).parent
@@ -61,20 +61,10 @@ class ServerProcess:
 
     def pause(self):
         os.kill(self._process.pid, signal.SIGSTOP)
-        elastic_testing.eventually(lambda: psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
+        eventually(lambda: psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
 
     def resume(self):
         os.kill(self._process.pid, signal.SIGCONT)
-
-
-@pytest.fixture
-def background():
-    return Background
-
-
-@pytest.fixture
-def eventually():
-    return elastic_testing.eventually
 
 
 @pytest.fixture
@@ -103,15 +93,6 @@ def free_port():
     yield find
     for port in held:
         port.release()
-
-
-@pytest.fixture
-def listener():
-    """The port of a socket that listens and never answers."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        sock.listen()
-        yield sock.getsockname()[1]
 
 
 @pytest.fixture
@@ -147,7 +128,7 @@ def client(port):
 
 
 @pytest.fixture
-def over(request):
+def over():
     """Makes backends over a TCPStore at a port, closed at the end."""
     made = []
 
@@ -157,6 +138,23 @@ def over(request):
             Endpoint("127.0.0.1", port), read_timeout=read_timeout, connect_timeout=connect_timeout
         )
         made.append(C10dRendezvousBackend(connector, run_id, **options))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
+
+
+@pytest.fixture
+def node():
+    """Makes the backends of a job's nodes, closed at the end."""
+    made = []
+
+    def make(endpoint, seal=None, **config):
+        params = RendezvousParameters("c10d", endpoint, "job", 1, 4, "127.0.0.1", connect_timeout=20.0, **config)
+        made.append(create_parts(params).backend)
+        if seal is not None:
+            made[-1].sign_with(seal)
         return made[-1]
 
     yield make

@@ -7,7 +7,7 @@ import socket
 from datetime import timedelta
 
 import pytest
-from elastic_c10d.create import create_parts, open_backend
+from elastic_c10d.create import open_backend
 
 from elastic_core.interfaces.backend import ForeignStateError
 from elastic_core.interfaces.handler import RendezvousParameters
@@ -15,22 +15,6 @@ from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.versions import KEPT, Keys
 
 LONG = 60.0
-
-
-@pytest.fixture
-def node():
-    made = []
-
-    def make(endpoint, seal=None, **config):
-        params = RendezvousParameters("c10d", endpoint, "job", 1, 4, "127.0.0.1", connect_timeout=20.0, **config)
-        made.append(create_parts(params).backend)
-        if seal is not None:
-            made[-1].sign_with(seal)
-        return made[-1]
-
-    yield make
-    for backend in made:
-        backend.close()
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "signed"])

@@ -9,12 +9,10 @@ from dataclasses import replace
 
 import pytest
 from elastic_c10d import C10dRendezvousBackend
-from elastic_c10d.create import create_parts
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.tcp_connector import HostElection, TcpConnector
 
 from elastic_core.errors import RendezvousConnectionError
-from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.support.sockets import Address
 
 HOST = """
@@ -42,20 +40,6 @@ def host(warm):
     for process in started:
         process.kill()
         process.communicate()
-
-
-@pytest.fixture
-def node():
-    made = []
-
-    def make(endpoint, **config):
-        params = RendezvousParameters("c10d", endpoint, "job", 1, 4, connect_timeout=20.0, **config)
-        made.append(create_parts(params).backend)
-        return made[-1]
-
-    yield make
-    for backend in made:
-        backend.close()
 
 
 def test_exactly_one_surviving_node_hosts_the_new_store(host, node, free_port, background, eventually, fails, beats):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
+import itertools
 import json
 import os
 import re
@@ -17,12 +18,14 @@ import signal
 import ssl
 import subprocess
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pytest
 from elastic_etcd.client.values import end_of
 from elastic_etcd.server.process import find_binary
 from elastic_testing import eventually
@@ -34,6 +37,7 @@ from elastic_core.workers.sessions import start_of
 HOST = "127.0.0.1"
 LONG = 60.0
 SHM = Path("/dev/shm")
+_numbers = itertools.count(1)
 
 
 def binary():
@@ -410,3 +414,32 @@ class Servers:
             cluster.close()
         self._guardian.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def shared_servers():
+    made = Servers()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def etcd(shared_servers):
+    """One server for all tests (a `Member`: endpoint, port, url). Each test uses its own `prefix`, and leaves the
+    server running and without authentication."""
+    return shared_servers.single()
+
+
+@pytest.fixture
+def prefix():
+    """A key prefix that no other test uses, as bytes that end with a slash."""
+    return f"/test-{next(_numbers)}-{time.time_ns()}/".encode()
+
+
+@pytest.fixture
+def servers():
+    """Makes servers for this test alone: `servers.single(quota=..., users=...)`, `servers.cluster(3)`. The options are
+    the fields of `Options`."""
+    made = Servers()
+    yield made
+    made.close()

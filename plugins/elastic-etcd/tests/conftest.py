@@ -1,9 +1,6 @@
-"""Real etcd servers, stopped after the test that requested them; the shared one after all tests."""
+"""Real etcd servers (see `cluster.py`), their certificates, and clients."""
 
-import itertools
-import socket
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,61 +10,10 @@ sys.path.append(str(Path(__file__).parents[3] / "tests" / "docs"))  # `blocks`
 sys.path.append(str(Path(__file__).parents[3] / "tests" / "e2e"))  # `running`, `job_of_nodes`
 
 import cluster as servers_module
-import elastic_testing
-from elastic_testing import Background
+from cluster import etcd, prefix, servers, shared_servers
 from running import elastic, etcd_endpoint, job
 
-__all__ = ["elastic", "etcd_endpoint", "job"]
-
-_numbers = itertools.count(1)
-
-
-@pytest.fixture
-def background():
-    return Background
-
-
-@pytest.fixture
-def eventually():
-    return elastic_testing.eventually
-
-
-@pytest.fixture
-def listener():
-    """The port of a socket that listens and never answers."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        sock.listen()
-        yield sock.getsockname()[1]
-
-
-@pytest.fixture(scope="session")
-def shared_servers():
-    made = servers_module.Servers()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="session")
-def etcd(shared_servers):
-    """One server for all tests (`cluster.Member`: endpoint, port, url). Each test uses its own `prefix`, and leaves the
-    server running and without authentication."""
-    return shared_servers.single()
-
-
-@pytest.fixture
-def prefix():
-    """A key prefix that no other test uses, as bytes that end with a slash."""
-    return f"/test-{next(_numbers)}-{time.time_ns()}/".encode()
-
-
-@pytest.fixture
-def servers():
-    """Makes servers for this test alone: `servers.single(quota=..., users=...)`, `servers.cluster(3)`. The options are
-    the fields of `cluster.Options`."""
-    made = servers_module.Servers()
-    yield made
-    made.close()
+__all__ = ["elastic", "etcd", "etcd_endpoint", "job", "prefix", "servers", "shared_servers"]
 
 
 @pytest.fixture
