@@ -152,30 +152,9 @@ def test_exactly_one_of_racing_processes_hosts(free_port, warm):
             racer.communicate()
 
 
-def test_node_with_is_host_false_does_not_host(parts, free_port):
-    endpoint = f"127.0.0.1:{free_port()}"
-    with pytest.raises(RendezvousConnectionError, match="connection refused"):
-        parts(endpoint, is_host=False).backend.connect()
-
-
 def test_node_with_is_host_true_reports_a_taken_port(parts, port):
     with pytest.raises(RendezvousConnectionError, match=r"is_host.*already in use"):
         parts(f"127.0.0.1:{port}", is_host=True).backend.connect()
-
-
-def test_node_uses_a_store_that_exists_already(parts, port):
-    part = parts(f"127.0.0.1:{port}")
-    part.backend.connect()
-    assert not part.backend.hosts_store
-
-
-def test_close_stops_the_hosted_store(parts, free_port):
-    port = free_port()
-    part = parts(f"127.0.0.1:{port}")
-    part.backend.connect()
-    assert listening(port)
-    part.backend.close()
-    assert not listening(port)
 
 
 def test_hosted_store_is_recognized_by_any_local_address(free_port):

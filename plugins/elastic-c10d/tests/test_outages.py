@@ -149,19 +149,17 @@ def test_close_ends_a_connect_that_imports_torch(slow_import, listener, backgrou
         waiting.result(20)  # the import alone would take longer
 
 
-LITTLE_TIME = {"join_timeout": 16.0, "connect_timeout": 60.0}  # the answer arrives long before the join timeout
-
-
 @pytest.mark.parametrize(
-    ("listens", "answer"),
+    ("listens", "answer", "join"),  # the answer arrives long before the join timeout
     [
-        (False, "connection refused"),
-        pytest.param(True, "does not answer as a TCPStore", marks=pytest.mark.nightly),
+        (False, "connection refused", 8.0),
+        pytest.param(True, "does not answer as a TCPStore", 16.0, marks=pytest.mark.nightly),
     ],
 )
-def test_short_join_timeout_still_reports_the_answer(listens, answer, listener, free_port):
+def test_short_join_timeout_still_reports_the_answer(listens, answer, join, listener, free_port):
     port = listener if listens else free_port()
-    params = RendezvousParameters("c10d", f"127.0.0.1:{port}", "job", 1, 2, is_host=False, **LITTLE_TIME)
+    times = {"join_timeout": join, "connect_timeout": 60.0}
+    params = RendezvousParameters("c10d", f"127.0.0.1:{port}", "job", 1, 2, is_host=False, **times)
     handler = get_rendezvous_handler(params)
     try:
         with pytest.raises(RendezvousConnectionError, match=f"127.0.0.1:{port}.*{answer}"):

@@ -31,39 +31,12 @@ def defaults(name):
     return {option.name: option.default for option in record(name).options}
 
 
-def test_backend_creates_a_working_handler(free_port):
-    params = RendezvousParameters("c10d", f"127.0.0.1:{free_port()}", "job", 1, 1, **defaults("c10d"))
-    handler = record("c10d").factory(Context(), params)
-    assert handler.get_backend() == "c10d"
-    assert handler.use_agent_store
-    info = handler.next_rendezvous()
-    assert (info.rank, info.world_size) == (0, 1)
-    info.store.set("key", "value")
-    assert info.store.get("key") == b"value"
-    assert handler.shutdown()
-
-
 @pytest.mark.parametrize("call", ["factory", "open_backend"])
 def test_missing_torch_error_names_it_and_the_plugin(call, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     chosen = PluginManager.load({}).select(RendezvousBackendRecord, "c10d")
     with pytest.raises(PluginError, match=r"'c10d' of elastic-c10d .*'torch'.*install"):
         getattr(chosen, call)(Context(), RendezvousParameters("c10d", "127.0.0.1:1", "job", 1, 1, **defaults("c10d")))
-
-
-def test_stores_are_created_by_name(free_port, tmp_path):
-    port = free_port()
-    for name, options in (
-        ("tcp", {"port": port}),
-        ("hash", {}),
-        ("file", {"path": str(tmp_path / "store")}),
-    ):
-        (store_record,) = (record for record in plugin.elastic_stores() if record.name == name)
-        store = store_record.factory(
-            Context(options={option.name: option.default for option in store_record.options} | options)
-        )
-        assert store.add("n", 2) == 2
-        assert store.get("n") == b"2"
 
 
 def static(nodes=2, minimum=None, **config):

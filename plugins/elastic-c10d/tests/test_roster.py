@@ -1,15 +1,11 @@
-"""Announcements, heartbeats, and gaps in the roster's log."""
+"""The backend over a given store of each kind."""
 
 from __future__ import annotations
 
-from elastic_c10d import C10dRendezvousBackend
 from elastic_c10d.connection import as_connector
 
 from elastic_core.rendezvous.roster_log import values_of
 from elastic_core.rendezvous.store_connection import ThreadConnection
-from elastic_core.rendezvous.versions import Keys
-
-KEYS = Keys("job")
 
 
 def shown(backend):
@@ -27,11 +23,12 @@ def test_reannounced_entry_returns_to_its_place(backends):
     assert shown(two) == [("a", b"3"), ("b", b"2")]
 
 
-def test_roster_lists_more_entries_than_one_read_returns(client):
-    backend = C10dRendezvousBackend(client(), "job")
-    for number in range(1100):
-        backend.announce(f"node{number}", b"x")
-    assert len(C10dRendezvousBackend(client(), "job").roster()) == 1100
+def test_token_of_another_version_or_epoch_writes_nothing(backends):
+    first, second = backends(), backends()
+    _, token, _ = first.set_state(b"1")
+    for other in (token._replace(number=9), token._replace(epoch="before")):
+        assert second.set_state(b"2", other) == (b"1", token, False)
+    assert second.wait_for_state(token._replace(epoch="before"), 20)
 
 
 def test_read_of_a_deleted_key_does_not_block_for_minutes(client, background):
