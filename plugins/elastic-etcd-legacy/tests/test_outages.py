@@ -72,16 +72,6 @@ def test_join_continues_after_an_etcd_restart(servers, background, eventually, r
         assert {first.result().rank, second.result().rank} == {0, 1}
 
 
-def test_job_survives_a_killed_etcd_leader(servers, background, eventually, run_id):
-    cluster = servers.cluster(3)
-    endpoints = [member.endpoint for member in cluster.members]
-    with job_at(endpoints, run_id, 2, 2) as job:
-        nodes = [job.node() for _ in range(2)]
-        assert formed(background, nodes) == [0, 1]
-        cluster.leader().kill()
-        assert formed(background, nodes) == [0, 1]
-
-
 class AnswerLosingClient(EtcdClient):
     """A client whose writes all succeed, but every second answer is lost."""
 

@@ -19,7 +19,7 @@ from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import Context
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.plugin import RendezvousBackendRecord
-from elastic_core.rendezvous import RendezvousHandlerRegistry, get_rendezvous_handler
+from elastic_core.rendezvous import RendezvousHandlerRegistry
 
 
 def params(endpoint="127.0.0.1:2379", least=1, most=2, **config):
@@ -122,14 +122,6 @@ for number in range(3):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("backend deprecated") == 1
-
-
-@pytest.mark.integration
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_handler_is_found_by_name():
-    handler = get_rendezvous_handler(params("127.0.0.1:1", timeout="5"))
-    assert isinstance(handler, legacy.EtcdRendezvousHandler)
-    assert handler.shutdown()
 
 
 def test_names_of_the_first_release_still_exist():
