@@ -23,46 +23,31 @@ class NoBrowser(Exception):
 
 
 def installed() -> tuple[str, str]:
-    """The paths of the browser and its driver. Raises NoBrowser."""
-    with _alone():
-        if not _found():
+    """The paths of the browser and its driver, installed first if possible. Raises NoBrowser."""
+    folder = os.open("/usr", os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # the programs exist before a parallel installation is complete
+        if not (shutil.which("chromium") and shutil.which("chromedriver")):
             _install()
-    if not _found():
+    finally:
+        os.close(folder)
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not program or not driver:
         raise NoBrowser("apt-get installed chromium, but it is not on the PATH")
-    return str(shutil.which("chromium")), str(shutil.which("chromedriver"))
-
-
-def _found() -> bool:
-    return bool(shutil.which("chromium") and shutil.which("chromedriver"))
+    return program, driver
 
 
 def _install() -> None:
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         raise NoBrowser("no chromium and chromedriver; installing them requires root and apt-get")
-    _install_now()
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Only one test process at a time looks and installs: the programs exist before their dependencies are complete."""
-    folder = os.open("/usr", os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
-
-
-def _install_now() -> None:
-    install = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *_PACKAGES)
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (("apt-get", "update", "-qq"), install):
+    for command in ("apt-get update -qq", f"apt-get install -y -qq --no-install-recommends {' '.join(_PACKAGES)}"):
         try:
-            done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_LONGEST)
+            done = subprocess.run(command.split(), env=environ, capture_output=True, text=True, timeout=_LONGEST)
         except subprocess.TimeoutExpired as error:
-            raise NoBrowser(f"{' '.join(command)} took longer than {_LONGEST} s") from error
-        if done.returncode and command is install:
-            raise NoBrowser(f"{' '.join(command)} failed: {done.stderr[-500:]}")
+            raise NoBrowser(f"{command} took longer than {_LONGEST} s") from error
+    if done.returncode:
+        raise NoBrowser(f"{command} failed: {done.stderr[-500:]}")
 
 
 @contextlib.contextmanager

@@ -158,9 +158,6 @@ def test_run_with_bad_options_starts_no_worker(tmp_path):
     done = run(tmp_path, "--health-port=0", "--health-conf=token_file=nowhere,host=127.0.0.1")
     assert (done.returncode, done.stdout) == (2, "")
     assert "cannot read the token file 'nowhere': No such file or directory" in done.stderr
-    done = run(tmp_path, "--health-port=0", "--health-conf=tokn=a")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "token" in done.stderr
 
 
 def test_token_option_is_marked_secret():
@@ -214,11 +211,11 @@ sys.exit(subprocess.run([sys.executable, "-m", "elastic_core", "run", "--no-pyth
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", ["TORCHELASTIC_HEALTH_CHECK_PORT", "ELASTIC_HEALTH_PORT"])
-def test_nested_agent_does_not_reuse_the_health_port(name, tmp_path):
+def test_nested_agent_does_not_reuse_the_health_port(tmp_path):
     (tmp_path / "nested.py").write_text(NESTED)
     held = PortReservation()  # keeps other processes off the port
-    environ = {name: str(held.port), "ELASTIC_HEALTH": "http", "ELASTIC_HEALTH_CONF": "token=s3cret"}
+    ports = dict.fromkeys(("TORCHELASTIC_HEALTH_CHECK_PORT", "ELASTIC_HEALTH_PORT"), str(held.port))
+    environ = {**ports, "ELASTIC_HEALTH": "http", "ELASTIC_HEALTH_CONF": "token=s3cret"}
     done = elastic(tmp_path, "run", "nested.py", **environ)
     held.release()
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

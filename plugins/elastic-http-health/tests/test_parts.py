@@ -19,26 +19,12 @@ LOOPBACK = ["localhost", "*.localhost"]
         ("localhost", True), ("LOCALHOST:8080", True), ("127.0.0.1:8080", True), ("127.4.0.1", True),
         ("[::1]:8080", True), ("[::1]", True), ("node.localhost:1", True), ("evil.example:8080", False),
         ("evil.example", False), ("10.0.0.1", False), ("", False), ("localhost.evil.example", False), ("[::2]", False),
-        ("127.0.0.1.evil.example", False),
+        ("127.0.0.1.evil.example", False), ("[::ffff:127.0.0.1]", True), ("[::ffff:10.0.0.1]", False),
+        ("0.0.0.0", False), ("[::]", False), ("node7", False),
     ],
 )  # fmt: skip
 def test_loopback_server_accepts_only_loopback_hosts(host, expected):
     assert means_us({"host": host}, LOOPBACK, True) is expected
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("[::1]", True),
-        ("[::ffff:127.0.0.1]", True),
-        ("[::ffff:10.0.0.1]", False),
-        ("0.0.0.0", False),
-        ("[::]", False),
-        ("node7", False),
-    ],
-)
-def test_loopback_server_accepts_only_loopback_addresses(address, expected):
-    assert means_us({"host": address}, LOOPBACK, True) is expected
 
 
 @pytest.mark.parametrize(

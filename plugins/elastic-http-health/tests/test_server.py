@@ -9,13 +9,12 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from asking import ask
 from elastic_http_health.options import Limits, Options
-from elastic_testing import eventually
+from elastic_testing import Background, eventually
 from prometheus_client.parser import text_string_to_metric_families
 
 from elastic_core.clock import SystemClock
@@ -159,13 +158,10 @@ def test_changes_request_returns_on_the_next_change(view, serve):
     begun = SystemClock().now()
     assert ask(port, f"/changes?after={change}&wait=0.2").json["change"] == change
     assert SystemClock().now() - begun >= 0.2
-    found = []
-    waiting = threading.Thread(target=lambda: found.append(ask(port, f"/changes?after={change}&wait=30").json))
-    waiting.start()
-    while waiting.is_alive():  # the first change may come before its request
+    waiting = Background(lambda: ask(port, f"/changes?after={change}&wait=30").json)
+    while not waiting.over(0.05):  # the first change may come before its request
         view.show(phase=AgentPhase.STOPPING)
-        waiting.join(0.05)
-    assert found[0]["change"] > change
+    assert waiting.result()["change"] > change
     assert SystemClock().now() - begun < 20
 
 

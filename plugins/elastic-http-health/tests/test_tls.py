@@ -10,14 +10,13 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 from asking import ask, send
 from elastic_http_health.options import Limits, Options, read_options
 from elastic_http_health.server import HttpHealthServer
-from elastic_testing import eventually
+from elastic_testing import Background, eventually
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError
@@ -87,25 +86,16 @@ def connected(port, context):
 def test_all_paths_are_served_over_tls(view, serve, certificates):
     port = serve(certificates.options()).port
     context = certificates.context()
-    for path, status in {
-        "/": 200,
-        "/status": 200,
-        "/metrics": 200,
-        "/livez": 200,
-        "/readyz?verbose": 200,
-        "/x": 404,
-    }.items():
-        assert ask_tls(port, path, context)[0] == status
+    for path in ("/", "/status", "/metrics", "/livez", "/readyz?verbose"):
+        assert ask_tls(port, path, context)[0] == 200
+    assert ask_tls(port, "/x", context)[0] == 404
     assert ask_tls(port, "/status", context, {"Host": "evil.example"})[0] == 421
     change = view.status().version
-    found = []
-    waiting = threading.Thread(target=lambda: found.append(ask_tls(port, f"/changes?after={change}&wait=30", context)))
     begun = SystemClock().now()
-    waiting.start()
-    while waiting.is_alive():  # the first change may come before its request
+    waiting = Background(lambda: ask_tls(port, f"/changes?after={change}&wait=30", context))
+    while not waiting.over(0.05):  # the first change may come before its request
         view.show(round=2)
-        waiting.join(0.05)
-    assert json.loads(found[0][1])["change"] > change
+    assert json.loads(waiting.result()[1])["change"] > change
     assert SystemClock().now() - begun < AT_ONCE
 
 
