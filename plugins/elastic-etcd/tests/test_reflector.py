@@ -7,7 +7,7 @@ import pytest
 from elastic_etcd.client.errors import EtcdClosed
 from elastic_etcd.client.messages import rpc
 from elastic_etcd.client.reflector import Reflector, reached
-from elastic_etcd.client.values import Put, Range, Transaction, end_of
+from elastic_etcd.client.values import Delete, Put, Range, Transaction, end_of
 from watching import LONG, Followed, put
 
 
@@ -42,6 +42,15 @@ def test_watch_from_a_known_revision_lists_nothing(etcd, connect, prefix):
     keys = Followed(client, prefix, revision=first)
     keys.until(lambda: len(keys.events) == 4)
     assert (keys.values, keys.lists) == ([b"1", b"2", b"3", b"4"], [])
+
+
+def test_deletions_are_events(etcd, connect, prefix):
+    client = connect(etcd.endpoint)
+    keys = Followed(client, prefix + b"a", revision=put(client, prefix))
+    client.transact(Transaction((), (Put(prefix + b"a", b"\x00\xff"),)))
+    client.transact(Transaction((), (Delete(prefix + b"a"),)))
+    keys.until(lambda: len(keys.events) == 2)
+    assert [(pair.value, deleted) for pair, deleted in keys.events] == [(b"\x00\xff", False), (b"", True)]
 
 
 def test_wait_ends_at_its_timeout(etcd, connect, prefix):
