@@ -1,17 +1,14 @@
-"""All decoders of this package on arbitrary input: they return a value or raise one of our errors, nothing else. The
-examples are the same each time."""
+"""Foreign answers and log lines, where `tests/fuzz/` does not reach: on the way through the client, the probe and the
+store, which return a value or raise one of our errors."""
 
 from __future__ import annotations
 
 import contextlib
 import http.server
-import itertools
 import threading
 from concurrent import futures
 
 import pytest
-from elastic_etcd import EtcdRendezvousBackend
-from elastic_etcd.backend.keys import Keys
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdError
 from elastic_etcd.client.members import Login
@@ -20,59 +17,31 @@ from elastic_etcd.client.reflector import Reflector
 from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction
 from elastic_etcd.server.process import ServerLog, plain
 from elastic_etcd.server.server import answers_as
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from elastic_core.interfaces.backend import ForeignStateError
-
-KEYS = Keys("elastic", "job")
-NUMBERS = itertools.count()  # examples do not share keys
-LONG = 60.0
-many = settings(derandomize=True, max_examples=300, deadline=None)
-some = settings(
-    derandomize=True, max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-
-numbers = st.integers(-(2**63), 2**63 - 1)
-pairs = st.fixed_dictionaries(
-    {},
-    optional={
-        "key": st.binary(max_size=20),
-        "value": st.binary(max_size=20),
-        **dict.fromkeys(("create_revision", "mod_revision", "version", "lease"), numbers),
-    },
-)
-headers = st.fixed_dictionaries({}, optional={"cluster_id": st.integers(0, 2**64 - 1), "revision": numbers})
-ranges = st.fixed_dictionaries({}, optional={"header": headers, "kvs": st.lists(pairs, max_size=3), "count": numbers})
-parts = st.one_of(
-    st.just({}), st.fixed_dictionaries({"response_range": ranges}), st.just({"response_put": {}})
-)  # fmt: skip
-transactions = st.fixed_dictionaries(
-    {}, optional={"header": headers, "succeeded": st.booleans(), "responses": st.lists(parts, max_size=4)}
-)
-events = st.fixed_dictionaries({}, optional={"type": st.integers(0, 5), "kv": pairs})
-watched = st.fixed_dictionaries(
-    {},
-    optional={
-        "header": headers,
-        "created": st.booleans(),
-        "canceled": st.booleans(),
-        "compact_revision": numbers,
-        "cancel_reason": st.text(max_size=30),
-        "events": st.lists(events, max_size=4),
-    },
-)
 ASKED = Transaction([Compare(b"a", Field.VERSION, 0)], [Put(b"a", b""), Get(b"b")], [Get(b"a")])
 
 
-def answer_bytes(method, shown):
+def answer_bytes(method, **shown):
     return type(method.parse(b""))(**shown).SerializeToString()
 
 
-@many
-@given(st.text(st.characters(exclude_categories=["C", "Z"]), max_size=40))
-def test_node_names_survive_encoding_in_keys(key):
-    assert KEYS.key_of(KEYS.node(key)) == key
+PAIR = {"key": b"a", "value": b"\xff", "create_revision": -1, "mod_revision": 2**63 - 1, "lease": -(2**63)}
+TOKENS = [answer_bytes(rpc().authenticate, token=token) for token in ("", "a\nb", "\0", "ключ", "\U0001f600" * 10)]
+ANSWERS = [
+    *(b"", b"\xff", b"\x0a\xff", b"\x08\x96\x01", bytes(range(40)), TOKENS[-1]),
+    answer_bytes(rpc().range, header={"cluster_id": 2**64 - 1, "revision": -1}, kvs=[PAIR, {}], count=-1),
+    *(
+        answer_bytes(rpc().txn, succeeded=succeeded, responses=responses)
+        for succeeded in (True, False)
+        for responses in ([], [{}], [{"response_put": {}}] * 2, [{"response_range": {"kvs": [PAIR]}}] * 4)
+    ),
+]
+WATCHED = [
+    *(b"", b"\xff", bytes(range(40))),
+    answer_bytes(rpc().watch, header={"cluster_id": 2**64 - 1, "revision": 2**63 - 1}, created=True, canceled=True),
+    answer_bytes(rpc().watch, canceled=True, cancel_reason="\x1b[31m", compact_revision=-(2**63)),
+    answer_bytes(rpc().watch, compact_revision=2**63 - 1, events=[{"type": 5, "kv": PAIR}, {}]),
+]
 
 
 @pytest.mark.parametrize("line", ["[" * 200_000, '{"a":' * 200_000, '{"msg":' + "9" * 5000 + "}", "\ud800", "\0"])
@@ -121,15 +90,6 @@ def its_client(answers):
     made.close()
 
 
-tokens = st.text(max_size=10).map(lambda token: answer_bytes(rpc().authenticate, {"token": token}))
-raw = st.one_of(
-    st.binary(max_size=40),
-    tokens,
-    ranges.map(lambda shown: answer_bytes(rpc().range, shown)),
-    transactions.map(lambda shown: answer_bytes(rpc().txn, shown)),
-)
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -143,39 +103,33 @@ raw = st.one_of(
     ids=["read", "transact", "put", "grant", "renew", "revoke"],
 )
 @pytest.mark.integration
-@some
-@given(raw)
-def test_arbitrary_answers_raise_only_etcd_errors(answers, its_client, call, given):
-    answers.bytes = given
-    with contextlib.suppress(EtcdError):
-        call(its_client)
-
-
-@pytest.mark.integration
-@settings(some, max_examples=25)
-@given(tokens | st.binary(max_size=40))
-def test_arbitrary_tokens_raise_only_etcd_errors(answers, given):
-    answers.bytes = given
-    client = EtcdClient([answers.endpoint], login=Login("me", "s3cret"), timeout=0.1)
-    try:
-        client.read(b"a")
-    except EtcdError as error:
-        assert "s3cret" not in str(error)
-    finally:
-        client.close()
-
-
-@pytest.mark.integration
-@settings(some, max_examples=25)
-@given(watched.map(lambda shown: answer_bytes(rpc().watch, shown)) | st.binary(max_size=40))
-def test_arbitrary_watch_messages_raise_only_etcd_errors(answers, its_client, given):
-    answers.bytes = given
-    watch = Reflector(its_client, b"a", b"b", revision=5)
-    try:
+def test_foreign_answers_raise_only_etcd_errors(answers, its_client, call):
+    for answers.bytes in ANSWERS:
         with contextlib.suppress(EtcdError):
-            watch.wait_for(lambda: False, 0.05)
-    finally:
-        watch.close()
+            call(its_client)
+
+
+@pytest.mark.integration
+def test_foreign_tokens_raise_only_etcd_errors(answers):
+    for answers.bytes in (*TOKENS, b"\xff", bytes(range(40))):
+        client = EtcdClient([answers.endpoint], login=Login("me", "s3cret"), timeout=0.1)
+        try:
+            client.read(b"a")
+        except EtcdError as error:
+            assert "s3cret" not in str(error)
+        finally:
+            client.close()
+
+
+@pytest.mark.integration
+def test_foreign_watch_messages_raise_only_etcd_errors(answers, its_client):
+    for answers.bytes in WATCHED:
+        watch = Reflector(its_client, b"a", b"b", revision=5)
+        try:
+            with contextlib.suppress(EtcdError):
+                watch.wait_for(lambda: False, 0.2)
+        finally:
+            watch.close()
 
 
 @pytest.mark.integration
@@ -202,49 +156,20 @@ def test_probe_rejects_arbitrary_http_bodies(body):
         server.shutdown()
 
 
-@some
-@given(st.lists(st.tuples(st.binary(max_size=30), st.binary(max_size=30)), max_size=3), st.binary(max_size=40))
-def test_backend_copes_with_arbitrary_keys_and_state(etcd, client, nodes, state):
-    prefix = f"decoders/{next(NUMBERS)}"
-    keys = Keys(prefix, "job")
-    names = {keys.nodes + name: value for name, value in nodes}
-    puts = [Put(name, value) for name, value in names.items()]
-    client.transact(Transaction([], [*puts, Put(keys.state, state), Put(keys.lead, state)]))
-    backend = EtcdRendezvousBackend(EtcdClient([etcd.endpoint], timeout=LONG), "job", prefix, lease_ttl=LONG)
-    found = backend.roster()
-    assert all(keys.node(item.key) in names or item.entry for item in found)
-    try:
-        shown, token = backend.get_state()
-        assert shown in state
-    except ForeignStateError as error:
-        token = error.token
-    assert backend.set_state(b"ours", token)[2]
-    assert backend.beat("a/1", leading=False, look=True) is not None if backend.announce("a/1", b"") else True
-    backend.withdraw("a/1")
-    backend.close()
-
-
 @pytest.mark.torch
-@some
-@given(
-    st.one_of(
-        st.binary(max_size=40),
-        st.integers().map(lambda number: b"%d" % number),
-        st.text(st.characters(categories=["Nd"]), min_size=1, max_size=20).map(str.encode),
-        st.sampled_from([b"9" * 5000, b"-0", b"+5", b" 7\n", b"1_000", b"0x10", b"1e5", b"-" * 10]),
-    )
-)
-def test_add_to_arbitrary_value_counts_or_raises_value_error(etcd, client, value):
+def test_add_to_a_foreign_value_counts_or_raises_value_error(etcd, client):
     from elastic_etcd.store import EtcdStore
 
     store = EtcdStore(client, "/decoders-store/")
-    store.set("n", value)
-    try:
-        found = store.add("n", 1), store.add("n", 0)
-    except ValueError as error:
-        assert "cannot add to key 'n'" in str(error)
-        assert store.get("n") == value
-    else:
-        assert found[0] == found[1]
-        assert -(2**63) <= found[0] < 2**63
+    words = (b"\xff", b"-0", b"+5", b" 7\n", b"1_000", b"0x10", b"1e5", b"-" * 10, "٣".encode(), b"9" * 5000)
+    for value in (*words, *(b"%d" % number for number in (7, 2**63, -(2**70)))):
+        store.set("n", value)
+        try:
+            found = store.add("n", 1), store.add("n", 0)
+        except ValueError as error:
+            assert "cannot add to key 'n'" in str(error)
+            assert store.get("n") == value
+        else:
+            assert found[0] == found[1]
+            assert -(2**63) <= found[0] < 2**63
     store.close()
