@@ -13,8 +13,6 @@ import time
 from datetime import datetime
 
 import pytest
-
-pytest.importorskip("elastic_etcd", reason="the tests on other Pythons run without it")
 from job_of_nodes import Job, eventually
 
 pytestmark = [pytest.mark.nightly, pytest.mark.torch]

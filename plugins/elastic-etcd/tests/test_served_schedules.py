@@ -19,8 +19,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-pytest.importorskip("elastic_etcd", reason="the tests on other Pythons run without it")
 from cluster import make_certificates
 from elastic_testing.machines import Machines, missing
 from job_of_nodes import eventually
