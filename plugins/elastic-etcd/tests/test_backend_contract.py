@@ -21,9 +21,10 @@ class TestEtcd(BackendContract):
         restored = name in ("test_entries_are_restored_after_data_loss", "test_old_token_is_invalid_after_data_loss")
         gone = restored or name.endswith("report_lost_store")
         self.timeout = 4.0 if gone else LONG
-        # Long leases tolerate a slow machine; a lease that must end still has to outlive the check of its entry.
+        # Long leases tolerate a slow machine; a lease that must end still has to outlive the check of its entry. A node
+        # notices its withdrawal only when it renews its lease.
         ends = restored or name == "test_lease_drops_entry_of_dead_node"
-        self.lease_ttl = 6.0 if ends else 60.0
+        self.lease_ttl = 6.0 if ends else 30.0
         self.member = request.getfixturevalue("servers").single() if gone else request.getfixturevalue("etcd")
         self.prefix = prefix.decode()
         backend = self.peer(None)

@@ -1,7 +1,6 @@
 """Classification of failed attempts by the messages that gRPC and etcd really send; and an exhausted quota."""
 
 import pytest
-from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import (
     ErrorMeaning,
     EtcdDenied,
@@ -133,12 +132,11 @@ def test_only_certificate_failures_are_mistrust():
     assert not is_mistrust(Failure("UNAVAILABLE", "etcdserver: ALERT"))
 
 
-def test_exhausted_quota_raises_etcd_full(servers, prefix):
-    client = EtcdClient([servers.single(quota=2 * 1024 * 1024).endpoint], timeout=60)
+def test_exhausted_quota_raises_etcd_full(servers, connect, prefix):
+    client = connect(servers.single(quota=2 * 1024 * 1024).endpoint)
     with pytest.raises(EtcdFull, match="its quota is used up"):
         for number in range(300):  # etcd checks the size ten times a second
             client.transact(Transaction([], [Put(prefix + b"%d" % number, b"x" * 400_000)]))
     with pytest.raises(EtcdFull, match="etcdctl alarm disarm"):
         client.grant(10)
     assert client.read(prefix + b"0").count == 1
-    client.close()

@@ -141,10 +141,6 @@ def test_renewal_at_its_due_time_leaves_time_to_spare(ttl, since, age):
         assert needed(ttl, since, age + 1e-6) != NOTHING
 
 
-def test_renewal_is_due_within_a_third_of_the_ttl():
-    assert needed(15.0, 0.0, 4.9) == RENEW
-
-
 # The keeper
 
 

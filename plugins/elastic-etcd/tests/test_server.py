@@ -41,16 +41,24 @@ def server():
 
 
 @pytest.fixture
-def program(tmp_path):
-    """Turns a shell script into a program that pretends to be etcd."""
+def folder_with(tmp_path):
+    """Makes a folder with a shell script that pretends to be etcd."""
 
-    def make(text, mode=0o755):
-        path = tmp_path / "pretends"
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(mode)
-        return str(path)
+    def make(name, text, mode=0o755):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "etcd").write_text(f"#!/bin/sh\n{text}\n")
+        (folder / "etcd").chmod(0o755)
+        folder.chmod(mode)
+        return folder
 
     return make
+
+
+@pytest.fixture
+def program(folder_with):
+    """Makes one such script; returns its path."""
+    return lambda text: str(folder_with("pretends", text) / "etcd")
 
 
 def ended(pid):
@@ -173,16 +181,11 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM", "SIGINT", "leave", "fork"])
-def test_server_ends_with_its_owner(end, eventually):
-    _end_owner(end, eventually)
-
-
-def test_server_ends_if_its_owner_and_its_keeper_are_killed_together(eventually):
-    _end_owner("SIGKILL", eventually, keeper_too=True)
-
-
-def _end_owner(end, eventually, keeper_too=False):
+@pytest.mark.parametrize(
+    ("end", "keeper_too"),
+    [("SIGKILL", False), ("SIGKILL", True), *((end, False) for end in ("SIGTERM", "SIGINT", "leave", "fork"))],
+)
+def test_server_ends_with_its_owner(end, keeper_too, eventually):
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, end],
         stdout=subprocess.PIPE,
@@ -308,26 +311,13 @@ def test_variable_that_names_no_file_is_refused(find, tmp_path, name, words):
 
 @pytest.mark.unit
 def test_variable_that_names_no_executable_is_refused(find, program):
+    path = program("")
+    Path(path).chmod(0o644)
     with pytest.raises(ConfigurationError, match="chmod"):
-        find(variable=program("", mode=0o644))
+        find(variable=path)
 
 
 TELLS = 'if [ "$1" = --version ]; then echo "etcd Version: %s"; fi'
-
-
-@pytest.fixture
-def folder_with(tmp_path):
-    """Makes a folder with a fake etcd that runs `text`."""
-
-    def make(name, text, mode=0o755):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "etcd").write_text(f"#!/bin/sh\n{text}\n")
-        (folder / "etcd").chmod(0o755)
-        folder.chmod(mode)
-        return folder
-
-    return make
 
 
 def test_variable_takes_precedence_then_the_newest_version(find, folder_with):

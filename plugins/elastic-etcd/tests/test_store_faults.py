@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-import time
 from datetime import timedelta
 
 import pytest
-from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdDenied, EtcdLeaseGone, EtcdUnreachable
 from elastic_etcd.client.values import Delete, Transaction, end_of
 from elastic_testing import FakeClock
@@ -189,14 +186,13 @@ def test_late_copy_of_failed_write_changes_nothing_after_close(make, client):
     assert other.get("k") == b"new"
 
 
-def test_retried_add_keeps_additions_of_other_clients(make, lossy):
+def test_retried_add_keeps_additions_of_other_clients(make, lossy, background):
     store, other = make(lossy), make()
     store.add("n", 1)
     lossy.plan = ["lost"]
-    adding = threading.Thread(target=lambda: store.add("n", 1))
-    adding.start()
+    adding = background(lambda: store.add("n", 1))
     returned = [other.add("n", 10) for _ in range(20)]
-    adding.join(LONG)
+    adding.result(LONG)
     assert store.get("n") == b"202"
     assert returned[-1] in (201, 202)
 
@@ -385,27 +381,23 @@ def test_prefixed_store_raises_torch_errors(make):
         outer.wait(["a", "b"], timedelta(milliseconds=100))
 
 
-def test_operations_raise_network_error_if_nothing_listens(prefix):
+def test_operations_raise_network_error_if_nothing_listens(make, connect):
     import torch.distributed as dist
-    from elastic_etcd.store import EtcdStore
 
-    client = EtcdClient(["127.0.0.1:1"], timeout=0.5)
-    store = EtcdStore(client, prefix.decode(), SOON)
+    store = make(connect("127.0.0.1:1", timeout=0.5), SOON)
     for operation in (lambda: store.get("k"), lambda: store.add("n", 1), lambda: store.wait(["k"], SOON)):
         with pytest.raises(dist.DistNetworkError):
             operation()
-    store.close()
-    client.close()
 
 
-def test_operations_without_permission_raise_store_error(servers, prefix):
+def test_operations_without_permission_raise_store_error(servers, connect):
     import cluster
     import torch.distributed as dist
     from elastic_etcd.client.members import Login
     from elastic_etcd.store import EtcdStore
 
     server = servers.single(users=(cluster.User("me", "secret", b"/mine/"),))
-    client = EtcdClient([server.endpoint], login=Login("me", "secret"), timeout=LONG)
+    client = connect(server.endpoint, login=Login("me", "secret"))
     store = EtcdStore(client, "mine/store")
     store.set("k", "v")
     assert store.get("k") == b"v"
@@ -416,38 +408,17 @@ def test_operations_without_permission_raise_store_error(servers, prefix):
         assert isinstance(caught.value.__cause__, EtcdDenied)
     store.close()
     other.close()
-    client.close()
 
 
-def test_concurrent_adds_survive_killed_etcd_leader(cluster, prefix):
+def test_concurrent_adds_survive_killed_etcd_leader(make, cluster, connect, background):
     """No addition is lost or counted twice, and a running wait continues."""
-    from elastic_etcd.store import EtcdStore
-
     endpoints = [member.endpoint for member in cluster.members]
-    clients = [EtcdClient(endpoints[number:] + endpoints[:number]) for number in range(3)]
-    stores = [EtcdStore(client, prefix.decode()) for client in clients]
-    returned, slowest = [], []
-
-    def count(store):
-        numbers = []
-        for _ in range(150):
-            begun = time.monotonic()
-            numbers.append(store.add("n", 1))
-            slowest.append(time.monotonic() - begun)
-        returned.append(numbers)
-
-    waiting = threading.Thread(target=lambda: stores[0].wait(["end"], timedelta(seconds=10 * LONG)))
-    threads = [waiting, *(threading.Thread(target=count, args=(store,)) for store in stores)]
-    for thread in threads:
-        thread.start()
+    clients = [connect(",".join(endpoints[number:] + endpoints[:number]), timeout=5.0) for number in range(3)]
+    stores = [make(client, timedelta(seconds=LONG)) for client in clients]
+    waiting = background(lambda: stores[0].wait(["end"], timedelta(seconds=10 * LONG)))
+    counting = [background(lambda store=store: [store.add("n", 1) for _ in range(150)]) for store in stores]
     cluster.leader().kill()
-    for thread in threads[1:]:
-        thread.join(LONG)
+    returned = [numbers for count in counting for numbers in count.result(LONG)]
     stores[1].set("end", "")
-    waiting.join(LONG)
-    assert not any(thread.is_alive() for thread in threads)
-    print(f"the slowest addition took {max(slowest):.2f} s")
-    assert sorted(itertools.chain(*returned)) == list(range(1, 451))
-    for store, client in zip(stores, clients, strict=True):
-        store.close()
-        client.close()
+    waiting.result(LONG)
+    assert sorted(returned) == list(range(1, 451))

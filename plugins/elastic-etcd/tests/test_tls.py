@@ -115,12 +115,13 @@ def test_certificate_for_another_name_is_refused(shared_servers, tmp_path):
     failure(server, Security(elsewhere.ca), EtcdRefused, "its certificate is for other names")
 
 
-def test_client_skips_member_with_wrong_certificate(secure, shared_servers, untrusted_certificates, certificates):
+def test_client_skips_member_with_wrong_certificate(
+    secure, shared_servers, untrusted_certificates, certificates, connect
+):
     other = shared_servers.single(certificates=untrusted_certificates)
-    endpoints = [other.endpoint, secure.endpoint]
-    client = EtcdClient(endpoints, Security(certificates.ca), timeout=PATIENCE, attempt=PATIENCE)
+    endpoints = f"{other.endpoint},{secure.endpoint}"
+    client = connect(endpoints, security=Security(certificates.ca), attempt=PATIENCE)
     client.transact(Transaction([], [Put(b"/tls", b"2")]))
-    client.close()
 
 
 def refused(security):
@@ -152,13 +153,6 @@ def test_certificate_and_key_require_each_other(certificates):
     assert "found only key" in refused(Security(key=certificates.client_key))["cert"]
 
 
-def test_call_with_unreadable_file_names_it(secure):
-    client = EtcdClient([secure.endpoint], Security("/no/ca.pem"))
-    with pytest.raises(ConfigurationError, match=r"/no/ca\.pem"):
-        client.read(b"a")
-    client.close()
-
-
 def test_reconnect_uses_renewed_certificates(servers, tmp_path, connect, prefix):
     """The files now hold certificates from another authority, and the server was restarted with them."""
     files = make_certificates(tmp_path)
@@ -174,17 +168,16 @@ def test_reconnect_uses_renewed_certificates(servers, tmp_path, connect, prefix)
     keys.until(lambda: keys.pairs == {prefix: b"1"})
 
 
-def test_client_fails_over_while_its_key_file_is_missing(servers, tmp_path):
+def test_client_fails_over_while_its_key_file_is_missing(servers, tmp_path, connect):
     """A renewal may replace the file at the moment at which the member in use is lost."""
     certificates = make_certificates(tmp_path)
     cluster = servers.cluster(3, certificates=certificates, client_certificates=True)
     security = Security(certificates.ca, certificates.client_cert, certificates.client_key)
     members = [*cluster.followers(), cluster.leader()]
-    client = EtcdClient([member.endpoint for member in members], security, timeout=PATIENCE)
+    client = connect(",".join(member.endpoint for member in members), security=security)
     client.transact(Transaction([], [Put(b"/tls", b"1")]))
     os.unlink(certificates.client_key)
     members[0].kill()
     assert client.read(b"/tls").first.value == b"1"
-    client.close()
-    with pytest.raises(ConfigurationError):
-        EtcdClient([members[1].endpoint], security).read(b"/tls")
+    with pytest.raises(ConfigurationError, match=certificates.client_key):
+        connect(members[1].endpoint, security=security).read(b"/tls")
