@@ -9,7 +9,7 @@ import time
 
 import psutil
 import pytest
-from cluster import User
+from cluster import User, make_certificates
 from job_of_nodes import SOON, Job, eventually, free_port, kill, lives
 
 from elastic_core.errors import ExitCode
@@ -132,6 +132,29 @@ def test_round_survives_revoked_leases_of_all_nodes(job_at, servers):
     job.end()
     assert [agent.code() for agent in agents] == [0, 0]
     assert [found.port for found in job.rounds()] == [first.port]
+
+
+@pytest.mark.nightly
+def test_job_survives_renewed_certificates(job_at, servers, tmp_path):
+    """The same files get certificates from a new authority, and the server restarts with them."""
+    folder = tmp_path / "certificates"
+    folder.mkdir()
+    made = make_certificates(folder)
+    member = servers.single(certificates=made, client_certificates=True)
+    files = {"ca_cert": made.ca, "ssl_cert": made.client_cert, "ssl_cert_key": made.client_key}
+    job = job_at(member.endpoint, **files)
+    agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
+    first = job.round(2)
+    member.terminate()
+    for file in folder.iterdir():
+        file.unlink()
+    make_certificates(folder)
+    member.start()
+    kill(first.pid("a"))
+    second = job.round(2, after=first)
+    assert second.restarts == {"1"}
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0]
 
 
 def test_job_recovers_once_a_full_etcd_has_room(job_at, servers):
