@@ -127,8 +127,8 @@ class EventQueue:
     def close(self) -> None:
         """Release the pipe. Idempotent."""
         with self._lock:
-            if threading.current_thread() is threading.main_thread():
-                # A signal handler may call this during `wait`, and the next signal must not write to a closed pipe.
+            if self._waiting and threading.current_thread() is threading.main_thread():
+                # A signal handler has interrupted `wait`, and the next signal must not write to a closed pipe.
                 woken = signal.set_wakeup_fd(-1)
                 signal.set_wakeup_fd(-1 if woken == self._writer else woken)
             pipe, self._reader, self._writer = (self._reader, self._writer), -1, -1

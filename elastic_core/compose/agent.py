@@ -87,7 +87,7 @@ def composed(
         ConfigurationError: an object cannot be built. The objects built before it have been stopped.
     """
     settings = plan.settings
-    local_world_size = _workers(settings.nproc_per_node)
+    local_world_size = _worker_count(settings.nproc_per_node)
     node = _node(settings, local_world_size)
     board = StatusBoard(settings.rdzv_id or "", node.name, settings.role, settings.max_restarts, SystemClock())
     with contextlib.ExitStack() as stack:
@@ -185,7 +185,7 @@ def _hang_policy(settings: Settings) -> HangPolicy | None:
     return HangPolicy(settings.hang_timeout, settings.hang_warmup, settings.hang_progress)
 
 
-def _workers(wanted: int | str) -> int:
+def _worker_count(wanted: int | str) -> int:
     if isinstance(wanted, int):
         return wanted
     from elastic_core.devices import count_workers

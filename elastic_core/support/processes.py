@@ -1,4 +1,4 @@
-"""Identifies processes, and starts them so that nothing is left behind, whatever happens at that moment.
+"""Identifies processes, starts them without leaks, and runs helper processes.
 
 - A process is identified by its id and its start time, because the kernel reuses ids.
 - Forked children close file descriptors on whose end other processes wait.

@@ -322,12 +322,14 @@ def test_stop_is_done_when_the_last_node_ends_with_its_store(host, stopped):
 
 
 @pytest.mark.integration
-def test_stop_names_the_nodes_that_still_run_when_the_store_stops(host, stopped):
+@pytest.mark.parametrize(("command", "left"), [("stopped", "2 nodes may not have left: a, b"),
+                                               ("drained", "1 node may not have left: b")])  # fmt: skip
+def test_nodes_that_still_run_are_named_when_the_store_stops(request, host, command, left):
     def fail(looks):
         host.failing = 99 if looks == 9 else 0
 
-    with pytest.raises(RendezvousConnectionError, match="2 nodes may not have left: a, b; Failed to recv"):
-        stopped(Beating(host.backend, ["a/1", "b/1"], fail), host.store)
+    with pytest.raises(RendezvousConnectionError, match=f"{left}; Failed to recv"):
+        request.getfixturevalue(command)(Beating(host.backend, ["a/1", "b/1"], fail), host.store)
 
 
 @pytest.mark.integration

@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -491,8 +492,9 @@ OTHER_VARIABLES = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}  # the agent sets it 
 
 def test_cached_imports_warm_a_changed_first_start(warm_runs):
     flags, script = cached_script(warm_runs)
-    for changed, variables in (((), OTHER_VARIABLES), (("--hang-timeout=600",), {})):
-        code, out, log = warm_runs.run(*flags, *changed, script, **variables)
+    for name, changed, variables in (("variables", (), OTHER_VARIABLES), ("flag", ("--hang-timeout=600",), {})):
+        cache = shutil.copytree(warm_runs.folder / "cache", warm_runs.folder / name)  # each run rewrites its cache
+        code, out, log = warm_runs.run(*flags, f"--warm-start-cache={cache}", *changed, script, **variables)
         assert (code, out) == (0, "True\n"), log
 
 
