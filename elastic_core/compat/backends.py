@@ -1,4 +1,4 @@
-"""Makes rendezvous backends from what is not one: registered stores, and entry points for torchrun.
+"""Makes rendezvous backends from registered stores and from entry points for torchrun.
 
 A store's backend is a `StoreBackend` with the store's name and options.
 
