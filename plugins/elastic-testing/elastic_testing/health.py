@@ -17,13 +17,13 @@ import socket
 import threading
 import unittest
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from elastic_core.clock import SystemClock
 from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.node import Member
 from elastic_testing.fakes import FakeAgentView
+from elastic_testing.waiting import open_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -175,14 +175,14 @@ class HealthContract:
     def test_stop_leaves_no_threads_or_descriptors(self, make: Make) -> None:
         with self._serving(make, FakeAgentView()):
             pass  # the first endpoint may load modules, which stay loaded
-        threads, descriptors, view = set(threading.enumerate()), _descriptors(), FakeAgentView()
+        threads, files, view = set(threading.enumerate()), open_files(), FakeAgentView()
         with self._serving(make, view) as (server, port):
             self.ask(server, port, "status")
         for thread in set(threading.enumerate()) - threads:
             thread.join(_LONG)
             assert not thread.is_alive(), f"the thread {thread.name} is still running"
         assert view.subscribers == 0
-        assert _descriptors() <= descriptors
+        assert open_files() - files == set()
 
     def _expect_ports(self) -> None:
         if not self.takes_ports:
@@ -213,8 +213,3 @@ def _free_port() -> int:
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
     raise AssertionError(f"no free port in {_PORTS}")
-
-
-def _descriptors() -> int:
-    shown = Path("/proc/self/fd")
-    return len(list(shown.iterdir())) if shown.is_dir() else 0

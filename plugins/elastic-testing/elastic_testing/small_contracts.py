@@ -55,7 +55,7 @@ from elastic_core.events import Event, EventSource
 from elastic_core.interfaces.health import CheckLevel, CheckResult
 from elastic_core.interfaces.node import Candidate, Node, Notice
 from elastic_core.interfaces.workers import Launch
-from elastic_testing.waiting import eventually
+from elastic_testing.waiting import eventually, open_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -143,9 +143,9 @@ class StarterContract:
     def test_worker_leaves_no_descriptor(self, starter_for: StarterFor, tmp_path: Path) -> None:
         starter = starter_for(self._python(""))
         self._ended(self._start(starter, tmp_path, None, None))
-        before = set(os.listdir("/proc/self/fd"))
+        before = open_files()
         self._ended(self._start(starter, tmp_path, None, None))
-        assert set(os.listdir("/proc/self/fd")) <= before
+        assert open_files() - before == set()
 
     def test_missing_program_is_reported(self, starter_for: StarterFor, tmp_path: Path) -> None:
         try:

@@ -1,10 +1,12 @@
-"""Helpers for tests of blocking calls and of conditions that become true later. All waits have time limits, so that a
-test fails instead of hanging."""
+"""Helpers for tests of blocking calls, of conditions that become true later, and of leaks. All waits have time limits,
+so that a test fails instead of hanging."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from elastic_core.clock import SystemClock, later
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LONG: Duration = 60.0  # seconds after which a contract reports a hang
-_PATIENCE: Duration = 60.0
 _PAUSE: Duration = 0.01
 
 
@@ -28,7 +29,7 @@ class Background(Generic[T]):
         timeout: the default timeout of `result` in seconds (60).
     """
 
-    def __init__(self, function: Callable[[], T], timeout: Duration = _PATIENCE) -> None:
+    def __init__(self, function: Callable[[], T], timeout: Duration = LONG) -> None:
         self._function = function
         self._timeout = timeout
         self._value: T | None = None
@@ -65,7 +66,7 @@ class Background(Generic[T]):
 
 def eventually(
     condition: Callable[[], T],
-    timeout: Duration = _PATIENCE,
+    timeout: Duration = LONG,
     what: str = "the condition",
     clock: Clock | None = None,
 ) -> T:
@@ -104,3 +105,12 @@ def raised(function: Callable[[], object]) -> Exception | None:
     except Exception as error:  # noqa: BLE001 - returned to the caller
         return error
     return None
+
+
+def open_files() -> set[tuple[str, str]]:
+    """Return this process's open descriptors and their targets. Other threads may close theirs at any time."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
+            found.add((link.name, str(link.readlink())))
+    return found

@@ -1,12 +1,4 @@
-"""The contract for watchdogs, written as tests. A watchdog's test class needs only a few lines:
-
-class TestMyWatchdog(WatchdogContract):
-    @pytest.fixture
-    def watchdog(self):
-        watchdog = MyWatchdog(run_id=self.run_id)
-        yield watchdog
-        watchdog.stop()
-"""
+"""The contract for watchdogs, written as tests. docs/extend/watchdogs.md has an example."""
 
 from __future__ import annotations
 
@@ -15,17 +7,17 @@ import subprocess
 import sys
 import threading
 import unittest
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from elastic_core.clock import Instant, SystemClock, later
 from elastic_core.interfaces.workers import WatchedWorker
 from elastic_core.watchdog.guard import CLIENT_VARIABLE
-from elastic_testing.waiting import eventually
+from elastic_testing.waiting import eventually, open_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from elastic_core.interfaces.workers import Expiry, Watchdog
 
@@ -106,38 +98,49 @@ def _with_timers(watchdog: Watchdog) -> ExpiryLog:
     return log
 
 
-class _Worker:
+class _Worker(subprocess.Popen[str]):
     """A process that runs a script with the functions `expires`, `say`, `wait`, `leave` and `say_held_up`."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.pid = process.pid
 
     def read_line(self) -> str:
         """Return the next line that the worker prints, or an empty string once it has exited."""
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        assert self.stdout is not None
+        return self.stdout.readline().strip()
 
     def resume(self) -> None:
         """Make the worker return from `wait`."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        assert self.stdin is not None
+        self.stdin.write("\n")
+        self.stdin.flush()
 
     def end(self) -> str:
-        output, _ = self.process.communicate("\n" * 10, timeout=_LONG)
-        assert self.process.returncode == 0
+        output, _ = self.communicate("\n" * 10, timeout=_LONG)
+        assert self.returncode == 0
         return output
 
 
-class LifeCycle:
-    """The contract for every watchdog.
+class WatchdogContract:
+    """See `interfaces.workers.Watchdog`. To use it with pytest, inherit from this class and define a fixture
+    `watchdog`. The fixture yields a watchdog for the job `run_id` that has not been started, and stops it at the end.
+
+    Timer tests are skipped if `worker_environment` names no client for `elastic_core.watchdog.expires`. Tests of hangs
+    without timers are skipped if the test class does not define `hangs`.
 
     Attributes:
         stops_in: time limit in seconds for `stop` and `round_started` to return (5).
+        hangs: Python code for a worker that works at first, and then hangs in a way that this watchdog detects. The
+            worker's stdout is its log file.
+        works: Python code for a worker that never hangs.
+        report_within: time limit in seconds for reporting a hung worker (30).
+        run_id: the job ID in the workers' requests ("contract").
+        punctual: maximum number of seconds from a timer's deadline to the report of its expiry (1).
     """
 
     stops_in: ClassVar[float] = 5.0
+    hangs: ClassVar[str] = ""
+    works: ClassVar[str] = "while True: print('step', flush=True); time.sleep(0.02)"
+    report_within: ClassVar[float] = 30.0
+    run_id: ClassVar[str] = "contract"
+    punctual: ClassVar[float] = 1.0
 
     def test_scratch_is_private_and_removed_by_stop(self, watchdog: Watchdog) -> None:
         watchdog.start(ExpiryLog())
@@ -148,14 +151,14 @@ class LifeCycle:
         assert [folder for folder in folders if folder.exists()] == []
 
     def test_stop_is_prompt_and_idempotent(self, watchdog: Watchdog) -> None:
-        threads, files = set(threading.enumerate()), _open_files()
+        threads, files = set(threading.enumerate()), open_files()
         watchdog.start(ExpiryLog())
         watchdog.round_started([WatchedWorker(0, 0, os.getpid())])
         begun = _CLOCK.now()
         watchdog.stop()
         assert _CLOCK.now() - begun < self.stops_in
         watchdog.stop()
-        assert (set(threading.enumerate()) - threads, _open_files() - files) == (set(), set())
+        assert (set(threading.enumerate()) - threads, open_files() - files) == (set(), set())
 
     def test_stop_needs_no_start(self, watchdog: Watchdog) -> None:
         watchdog.stop()
@@ -174,21 +177,7 @@ class LifeCycle:
         assert all(isinstance(text, str) and text for pair in first.items() for text in pair)
         assert dict(watchdog.worker_environment()) == first
 
-
-class Rounds(LifeCycle):
-    """The contract for a watchdog that watches each round's workers without timers. Skipped unless the test class
-    defines `hangs`.
-
-    Attributes:
-        hangs: Python code for a worker that works at first, and then hangs in a way that this watchdog detects. The
-            worker's stdout is its log file. If the code is empty (default), the tests are skipped.
-        works: Python code for a worker that never hangs.
-        report_within: time limit in seconds for reporting a hung worker (30).
-    """
-
-    hangs: ClassVar[str] = ""
-    works: ClassVar[str] = "while True: print('step', flush=True); time.sleep(0.02)"
-    report_within: ClassVar[float] = 30.0
+    # -- each round's workers, without timers
 
     @contextmanager
     def round(self, watchdog: Watchdog, folder: Path, *scripts: str) -> Iterator[list[WatchedWorker]]:
@@ -198,10 +187,14 @@ class Rounds(LifeCycle):
             raise unittest.SkipTest("the test class does not define `hangs`")
         with ExitStack() as stack:
             environment = {**os.environ, **watchdog.worker_environment()}
-            workers = [
-                _logging(stack, folder / f"rank-{rank}.out", rank, code, environment)
-                for rank, code in enumerate(scripts)
-            ]
+            workers = []
+            for rank, code in enumerate(scripts):
+                command, log = [sys.executable, "-c", f"import os, sys, time\n{code}"], folder / f"rank-{rank}.out"
+                with log.open("wb") as output:
+                    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, env=environment)
+                stack.enter_context(process)
+                stack.callback(process.kill)
+                workers.append(WatchedWorker(rank, rank, process.pid, (log,)))
             written = "the condition that every worker has written output, including the one that hangs (`hangs`),"
             eventually(lambda: all(worker.logs[0].stat().st_size for worker in workers), _LONG, written)
             watchdog.round_started(workers)
@@ -236,17 +229,7 @@ class Rounds(LifeCycle):
             with self.round(watchdog, tmp_path / "2", self.hangs) as (second,):
                 assert log.pids(2, self.report_within) == [first.pid, second.pid]
 
-
-class Timers:
-    """The contract for a watchdog with timers, which provides its workers with a client for `expires`.
-
-    Attributes:
-        run_id: the job ID in the workers' requests ("contract").
-        punctual: maximum number of seconds from a timer's deadline to the report of its expiry (1).
-    """
-
-    run_id: ClassVar[str] = "contract"
-    punctual: ClassVar[float] = 1.0
+    # -- timers
 
     @contextmanager
     def worker(self, watchdog: Watchdog, script: str) -> Iterator[_Worker]:
@@ -254,11 +237,11 @@ class Timers:
         environment = {**os.environ, "TORCHELASTIC_RUN_ID": self.run_id, **watchdog.worker_environment()}
         command = [sys.executable, "-c", _PRELUDE + script]
         pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, text=True) as process:
+        with _Worker(command, stdin=pipe, stdout=pipe, env=environment, text=True) as worker:
             try:
-                yield _Worker(process)
+                yield worker
             finally:
-                process.kill()
+                worker.kill()
 
     def test_expired_timer_is_reported_in_time(self, watchdog: Watchdog) -> None:
         log = _with_timers(watchdog)
@@ -380,29 +363,3 @@ except OSError: say('refused')
             assert before == [] or not in_time  # on a stalled machine, the timer may expire before the stop
             assert not threading.Event().wait(0.5)
         assert log.expiries() == before
-
-
-class WatchdogContract(Rounds, Timers):
-    """See `interfaces.workers.Watchdog`. To use it with pytest, inherit from this class and define a fixture
-    `watchdog`. The fixture yields a watchdog for the job `run_id` that has not been started, and stops it at the end.
-
-    Timer tests are skipped if `worker_environment` names no client for `elastic_core.watchdog.expires`. Tests of hangs
-    without timers are skipped if the test class does not define `hangs`.
-    """
-
-
-def _logging(stack: ExitStack, log: Path, rank: int, code: str, env: Mapping[str, str]) -> WatchedWorker:
-    with log.open("wb") as output:
-        command = [sys.executable, "-c", f"import os, sys, time\n{code}"]
-        process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, env=env))
-    stack.callback(process.kill)
-    return WatchedWorker(rank, rank, process.pid, (log,))
-
-
-def _open_files() -> set[tuple[str, str]]:
-    """Return the open descriptors and their targets. Other threads may close theirs at any time."""
-    found = set()
-    for link in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the descriptor of the listing itself
-            found.add((link.name, str(link.readlink())))
-    return found
