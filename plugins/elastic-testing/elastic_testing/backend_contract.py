@@ -1,13 +1,4 @@
-"""The contract for rendezvous backends, written as tests. A backend's test class needs about ten lines:
-
-class TestMyBackend(BackendContract):
-    @pytest.fixture
-    def backend(self, tmp_path):
-        self.place = tmp_path
-        return MyBackend(self.place, "job")
-
-    def peer(self, backend):
-        return MyBackend(self.place, "job")
+"""The contract for rendezvous backends, written as tests. docs/extend/backends.md has an example.
 
 The tests in this module run several nodes on the backend, each with the core's handler.
 """
@@ -15,57 +6,33 @@ The tests in this module run several nodes on the backend, each with the core's 
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.builtin import MemoryStore
-from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ProcessFailure, RendezvousClosedError, RendezvousTimeoutError
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 from elastic_testing.roster_promises import RosterPromises
 from elastic_testing.state_promises import Clients, StatePromises
-from elastic_testing.waiting import LONG, Background, raised, together
+from elastic_testing.waiting import LONG, Background, eventually, raises, together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from elastic_core.clock import Duration
-    from elastic_core.interfaces.backend import RendezvousBackend, Store
     from elastic_core.interfaces.handler import RendezvousInfo, Verdict
 
 Handler = DynamicRendezvousHandler
 
-_CLOCK = SystemClock()
 _MOMENT: Duration = 0.3
 _LAST_CALL: Duration = 0.5
 _PATIENT = 30  # heartbeats that may be missed; large, so that no node on a slow machine is considered lost
 
 
-def _handler(
-    backend: RendezvousBackend, store: Store, number: int, bounds: tuple[int, int], join: Duration, last_call: Duration
-) -> Handler:
-    node = Node(f"node{number}", host=f"host{number}", max_restarts=3)
-    timeout = RendezvousTimeout(join=join, last_call=last_call)
-    return DynamicRendezvousHandler.from_backend(
-        "contract",
-        store,
-        backend,
-        *bounds,
-        local_addr="127.0.0.1",
-        timeout=timeout,
-        keep_alive_max_attempt=_PATIENT,
-        node=node,
-    )
-
-
 def _verdict(handler: Handler) -> Verdict:
-    notified, until = threading.Event(), later(_CLOCK.now(), LONG)
-    handler.subscribe(notified.set)
-    while (verdict := handler.verdict()) is None:
-        assert notified.wait(until - _CLOCK.now()), f"the handler did not report the end of a round within {LONG:g} s"
-        notified.clear()
+    verdict = eventually(handler.verdict, LONG, "the condition that the handler reports the end of the round")
+    assert verdict is not None
     return verdict
 
 
@@ -111,8 +78,8 @@ class RoundPromises(Clients):
             assert not joining.over(_MOMENT), "a node beyond the maximum did not wait"
             first.set_closed()
             assert _verdict(second).outcome is Outcome.CLOSED
-            assert isinstance(raised(joining.result), RendezvousClosedError)
-            assert isinstance(raised(newcomer.next_rendezvous), RendezvousClosedError)
+            raises(RendezvousClosedError, joining.result)
+            raises(RendezvousClosedError, newcomer.next_rendezvous)
             assert all(node.is_closed() for node in (first, second, spare, newcomer))
 
     def test_leaving_node_ends_round(self, backend: Any) -> None:
@@ -146,9 +113,7 @@ class RoundPromises(Clients):
 
     def test_lone_node_times_out(self, backend: Any) -> None:
         with self.handlers(backend, 1, (2, 2), join=1.0, connected=True) as (alone,):
-            error = raised(alone.next_rendezvous)
-            assert isinstance(error, RendezvousTimeoutError)
-            assert "2 nodes" in str(error)
+            assert "2 nodes" in str(raises(RendezvousTimeoutError, alone.next_rendezvous))
 
     @contextlib.contextmanager
     def handlers(
@@ -167,7 +132,19 @@ class RoundPromises(Clients):
             if connected:
                 for client in clients:
                     client.get_state()
-            made = [_handler(client, store, number, bounds, join, last_call) for number, client in enumerate(clients)]
+            made = [
+                Handler.from_backend(
+                    "contract",
+                    store,
+                    client,
+                    *bounds,
+                    local_addr="127.0.0.1",
+                    timeout=RendezvousTimeout(join=join, last_call=last_call),
+                    keep_alive_max_attempt=_PATIENT,
+                    node=Node(f"node{number}", host=f"host{number}", max_restarts=3),
+                )
+                for number, client in enumerate(clients)
+            ]
             try:
                 yield made
             finally:
@@ -178,9 +155,8 @@ class BackendContract(StatePromises, RosterPromises, RoundPromises):
     """See `interfaces.backend`. To use it with pytest, inherit from this class and define a fixture `backend`, which
     returns a client of a new job, and a method `peer`, which returns another client of the same job.
 
-    Four optional methods enable more tests: `other_job` returns a client of the same store for another job; `lose`
-    makes the store fail for good; `forget` empties the store, as a restart would; `spoil` overwrites the state with
-    invalid data. If one of them is not defined, the tests that need it are skipped.
+    Four optional methods enable more tests: `other_job`, `lose`, `forget` and `spoil`. If one of them is not defined,
+    the tests that need it are skipped.
 
     The tests first call the two methods that every backend has, and then form rounds end to end. If the backend is a
     `RosterBackend`, its entries, heartbeats, waits and `close` are also tested.
@@ -189,5 +165,6 @@ class BackendContract(StatePromises, RosterPromises, RoundPromises):
         largest: size in bytes of the largest state to test (300,000).
         lease: time limit in seconds for dropping a silent node's entry, if the backend shows no heartbeats (20).
         at_once: seconds allowed for calls that should return immediately, even on a slow machine (10).
-        pushed: time limit in seconds for notifying a waiting client of a change (1).
+        pushed: time limit in seconds, from the start of a change, for notifying a waiting client (1). Choose a larger
+            value for a backend that has to poll because its store does not push changes.
     """

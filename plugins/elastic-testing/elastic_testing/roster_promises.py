@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.backend import EntryDroppedError, RosterBackend
-from elastic_testing.state_promises import Clients, close, once_back, written
-from elastic_testing.waiting import LONG, Background, raised, together
+from elastic_testing.state_promises import Clients, close, once_back, token_of, written
+from elastic_testing.waiting import LONG, Background, eventually, raised, raises, together
 
 if TYPE_CHECKING:
     import contextlib
@@ -45,14 +45,8 @@ def _has_rosters(backend: Any) -> None:
 
 
 class RosterPromises(Clients):
-    """See `interfaces.backend.RosterBackend`. Every client announces its own key, as nodes do.
-
-    Attributes:
-        lease: time limit in seconds for dropping a silent node's entry, if the backend shows no heartbeats (20).
-        at_once: seconds allowed for calls that should return immediately, even on a slow machine (10).
-        pushed: time limit in seconds, from the start of a change, for notifying a waiting client (1). Choose a larger
-            value for a backend that has to poll because its store does not push changes.
-    """
+    """See `interfaces.backend.RosterBackend`, and `BackendContract` for the attributes. Every client announces its own
+    key, as nodes do."""
 
     lease: ClassVar[Duration] = 20.0
     at_once: ClassVar[Duration] = 10.0
@@ -73,9 +67,8 @@ class RosterPromises(Clients):
                 assert shown(client) == [("z/1", b"replaced"), ("a/1", b"second")]
 
     def test_any_key_and_entry_is_kept(self, backend: Any) -> None:
-        _has_rosters(backend)
         entries = [("a", b""), ("a/b", bytes(range(256))), ("a b%20", b"x" * 3000), ("ключ/1", b"\n")]
-        with self.peers(backend, len(entries)) as clients:
+        with self._nodes(backend, len(entries)) as clients:
             for client, (key, entry) in zip(clients, entries, strict=True):
                 client.announce(key, entry)
             assert shown(backend) == entries
@@ -93,27 +86,20 @@ class RosterPromises(Clients):
             one.announce("a/1", b"3")
             assert sorted(shown(backend)) == [("a/1", b"3"), ("b/1", b"2")]
 
-    def test_node_can_withdraw_another_nodes_entry(self, backend: Any) -> None:
-        with self._nodes(backend, 2) as (one, two):
-            one.announce("a/1", b"")
-            two.announce("b/1", b"")
-            assert keys(two) == ["a/1", "b/1"]  # clients never withdraw an entry that they have not seen
-            two.withdraw("a/1")
-            assert keys(backend) == keys(one) == ["b/1"]
-
     def test_withdrawn_node_notices_when_it_sends_heartbeats(self, backend: Any) -> None:
         with self._nodes(backend, 2) as (one, two):
             one.announce("a/1", b"")
             two.announce("b/1", b"")
             for _ in range(3):
                 one.beat("a/1", leading=False, look=False)
-            assert keys(two) == ["a/1", "b/1"]
+            assert keys(two) == ["a/1", "b/1"]  # clients never withdraw an entry that they have not seen
             two.withdraw("a/1")
-            until = later(_CLOCK.now(), self.lease)
-            while (error := raised(lambda: one.beat("a/1", leading=False, look=False))) is None:
-                assert _CLOCK.now() < until, f"no heartbeat within {self.lease:g} s noticed the withdrawal"
-                backend.wait_for_roster(0.1)
+            assert keys(backend) == ["b/1"]
+            beat = partial(one.beat, "a/1", leading=False, look=False)
+            noticed = "the condition that a heartbeat notices the withdrawal"
+            error = eventually(lambda: raised(beat), self.lease, noticed)
             assert isinstance(error, EntryDroppedError), f"the heartbeat raised {error!r}"
+            assert keys(one) == ["b/1"]
             one.announce("a/1", b"again")
             one.beat("a/1", leading=False, look=False)
             assert shown(two) == [("b/1", b""), ("a/1", b"again")]
@@ -143,10 +129,7 @@ class RosterPromises(Clients):
             if any(entry.beats is not None for entry in backend.roster()):
                 raise unittest.SkipTest("the backend shows heartbeats, by which the core detects failed nodes")
             close(node)
-            until = later(_CLOCK.now(), self.lease)
-            while keys(backend):
-                assert _CLOCK.now() < until, f"the entry of a dead node was not dropped within {self.lease:g} s"
-                backend.wait_for_roster(0.5)
+            eventually(lambda: not keys(backend), self.lease, "the condition that the dead node's entry is dropped")
 
     def test_leader_counter_grows_and_is_readable(self, backend: Any) -> None:
         with self._nodes(backend, 2) as (leader, other):
@@ -163,15 +146,13 @@ class RosterPromises(Clients):
 
     def test_state_wait_returns_after_write(self, backend: Any) -> None:
         with self._nodes(backend, 1) as (waiter,):
-            found, token = waiter.get_state(), None
+            token = None
             for state in (b"1", b"2", b"2"):
-                known = None if found is None else found[1]
-                waiting = Background(partial(self._changed, waiter, known))
+                waiting = Background(partial(self._changed, waiter, token_of(waiter)))
                 waiting.over(_MOMENT)
                 token = written(backend, state, token)
-                assert waiting.result() is True
-                found = waiter.get_state()
-                assert found[0] == state
+                waiting.result()
+                assert waiter.get_state()[0] == state
 
     def test_state_wait_with_stale_token_returns_immediately(self, backend: Any) -> None:
         with self._nodes(backend, 1) as (waiter,):
@@ -220,15 +201,7 @@ class RosterPromises(Clients):
             other.announce("a/1", b"")
             roster.result(self.at_once)
             written(other, b"2", token)
-            assert waiting.result(self.at_once) is True
-
-    def test_waits_time_out(self, backend: Any) -> None:
-        _has_rosters(backend)
-        token = written(backend, b"1", None)
-        backend.roster()
-        for wait in (lambda: backend.wait_for_state(token, _MOMENT), lambda: backend.wait_for_roster(_MOMENT)):
-            assert Background(wait).result(self.at_once) in (True, False)
-            assert Background(wait).result(self.at_once) in (True, False)
+            waiting.result(self.at_once)
 
     def test_changes_are_pushed_promptly(self, backend: Any) -> None:
         """Notifications must be fast, because jobs wait to learn of failures, new nodes, and the end of the job."""
@@ -240,8 +213,7 @@ class RosterPromises(Clients):
                 token = written(other, b"%d" % turn, token)
 
             def state(turn: int) -> None:
-                found = backend.get_state()
-                waiting = Background(partial(self._changed, backend, None if found is None else found[1]))
+                waiting = Background(partial(self._changed, backend, token_of(backend)))
                 self._timed(waiting, partial(write, turn), delays)
 
             def roster(turn: int) -> None:
@@ -305,7 +277,9 @@ class RosterPromises(Clients):
         for what, (wait, look) in waits.items():
             wrong = 0
             for _ in range(_WAITS):
-                if Background(wait).result(self.at_once):
+                notified = Background(wait).result(self.at_once)
+                assert notified in (True, False)
+                if notified:
                     wrong += 1
                     look()
             assert wrong <= _FEW, f"{wrong} of {_WAITS} waits for the {what} reported a change although there was none"
@@ -339,26 +313,21 @@ class RosterPromises(Clients):
                 assert waiting.result(self.at_once) is True
 
     def test_close_ends_waits(self, backend: Any) -> None:
-        _has_rosters(backend)
-        written(backend, b"1", None)
-        with self.peers(backend, 1) as (client,):
+        with self._nodes(backend, 1) as (client,):
+            written(backend, b"1", None)
             client.roster()
             known = client.get_state()[1]
-            waits = [
-                Background(lambda: self._nothing(lambda: client.wait_for_state(known, LONG))),
-                Background(lambda: self._nothing(lambda: client.wait_for_roster(LONG))),
-            ]
+            waits = (lambda: client.wait_for_state(known, LONG), lambda: client.wait_for_roster(LONG))
+            running = [Background(partial(self._ended, wait)) for wait in waits]
+            for call in running:
+                call.over(_MOMENT)
+            client.close()
+            for call in running:
+                call.result(self.at_once)
+            client.close()
+            raises(RendezvousConnectionError, lambda: client.announce("late/1", b""))
             for wait in waits:
-                wait.over(_MOMENT)
-            client.close()
-            assert [wait.result(self.at_once) for wait in waits] == [False, False]
-            client.close()
-            error = raised(lambda: client.announce("late/1", b""))
-            assert isinstance(error, RendezvousConnectionError), (
-                f"expected RendezvousConnectionError after close, found {error!r}"
-            )
-            assert Background(lambda: client.wait_for_state(known, LONG)).result(self.at_once) is False
-            assert Background(lambda: client.wait_for_roster(LONG)).result(self.at_once) is False
+                assert Background(wait).result(self.at_once) is False
 
     def test_close_does_not_affect_other_clients(self, backend: Any) -> None:
         with self._nodes(backend, 2) as (one, two):
@@ -387,8 +356,7 @@ class RosterPromises(Clients):
             lambda: backend.withdraw("a/1"),
         )
         for call in calls:
-            error = raised(call)
-            assert isinstance(error, RendezvousConnectionError), f"expected RendezvousConnectionError, found {error!r}"
+            raises(RendezvousConnectionError, call)
         for wait in (lambda: backend.wait_for_state(token, _MOMENT), lambda: backend.wait_for_roster(_MOMENT)):
             error = raised(wait)
             assert error is None or isinstance(error, RendezvousConnectionError), (
@@ -404,15 +372,10 @@ class RosterPromises(Clients):
         delays.append(_CLOCK.now() - begun)
 
     @staticmethod
-    def _changed(backend: RosterBackend, token: Any) -> bool:
+    def _changed(backend: RosterBackend, token: Any) -> None:
         """Wait the way the core's threads do: after a spurious notification, wait again."""
-        until = later(_CLOCK.now(), LONG)
-        while _CLOCK.now() < until:
-            if backend.wait_for_state(token, LONG):
-                found = backend.get_state()
-                if (None if found is None else found[1]) != token:
-                    return True
-        return False
+        wait = partial(backend.wait_for_state, token, LONG)
+        eventually(lambda: wait() and token_of(backend) != token, LONG, "the condition that a wait reports the state")
 
     @staticmethod
     def _roster_is(backend: RosterBackend, expected: list[tuple[str, bytes]]) -> None:
@@ -422,9 +385,6 @@ class RosterPromises(Clients):
             assert backend.wait_for_roster(LONG), f"no notification of a roster change within {LONG:g} s"
 
     @staticmethod
-    def _nothing(wait: Callable[[], bool]) -> bool:
+    def _ended(wait: Callable[[], bool]) -> None:
         """Repeat the wait until it returns False. False notifications are allowed."""
-        until = later(_CLOCK.now(), LONG)
-        while wait():
-            assert _CLOCK.now() < until
-        return False
+        eventually(lambda: not wait(), LONG, "the condition that the wait reports no change")

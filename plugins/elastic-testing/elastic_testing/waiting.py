@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
 LONG: Duration = 60.0  # seconds after which a contract reports a hang
 _PAUSE: Duration = 0.01
 
@@ -105,6 +106,13 @@ def raised(function: Callable[[], object]) -> Exception | None:
     except Exception as error:  # noqa: BLE001 - returned to the caller
         return error
     return None
+
+
+def raises(kind: type[E], function: Callable[[], object]) -> E:
+    """Call the function, and return the error that it raises, which must be of this kind."""
+    error = raised(function)
+    assert isinstance(error, kind), f"expected {kind.__name__}, found {error!r}"
+    return error
 
 
 def open_files() -> set[tuple[str, str]]:

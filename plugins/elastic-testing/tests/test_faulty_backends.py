@@ -36,6 +36,46 @@ class UsesBytesAsTokens(Faulty):
         return None if answer is None else (answer[0], answer[0], answer[2])
 
 
+class ComparesBytesOfUniqueTokens(Faulty):
+    """Returns a unique token for each write, but compares only the bytes that it stands for."""
+
+    def get_state(self):
+        found = super().get_state()
+        return None if found is None else (found[0], found)
+
+    def set_state(self, state, token=None):
+        before = self._memory.state
+        matches = before is not None and isinstance(token, tuple) and token[0] == before[0]
+        answer = super().set_state(state, before[1] if matches else token)
+        return None if answer is None else (answer[0], answer[:2], answer[2])
+
+
+class RenewsTokensAtEachRead(Faulty):
+    """Returns another valid token for an unchanged state. Does not report whether a write succeeded."""
+
+    reads = 0
+
+    def get_state(self):
+        found = super().get_state()
+        self.reads += 1
+        return None if found is None else (found[0], (found[1], self.reads))
+
+    def set_state(self, state, token=None):
+        super().set_state(state, token[0] if isinstance(token, tuple) else token)
+
+
+class SeesOnlyStatesOfItsTime(Faulty):
+    """Finds no state that was written before it was created."""
+
+    def __init__(self, memory):
+        super().__init__(memory)
+        self.created = memory.writes
+
+    def get_state(self):
+        found = super().get_state()
+        return found if found and found[1] > self.created else None
+
+
 class ReportsSuccessToTheLoser(Faulty):
     def set_state(self, state, token=None):
         answer = super().set_state(state, token)
@@ -119,6 +159,18 @@ class IgnoresWithdrawals(Faulty):
         pass
 
 
+class WithdrawsOnlyItsOwnEntry(Faulty):
+    own = None
+
+    def announce(self, key, entry):
+        self.own = key
+        return super().announce(key, entry)
+
+    def withdraw(self, key):
+        if key == self.own:
+            super().withdraw(key)
+
+
 class SendsNoHeartbeat(Faulty):
     def beat(self, key, leading, look):
         lead = self._memory.lead
@@ -189,6 +241,11 @@ class SubscribesTooLate(Faulty):
         return self._late(super().wait_for_roster, lambda: self._memory.rosters, timeout)
 
 
+class IgnoresTimeouts(Faulty):
+    def wait_for_state(self, token, timeout):
+        return super().wait_for_state(token, timeout + 1.0)
+
+
 class AlwaysReportsAState(Faulty):
     def wait_for_state(self, token, timeout):
         return True
@@ -236,8 +293,10 @@ FAULTS = [
     (AcceptsAnyToken, "test_one_of_concurrent_writes_wins"),
     (AcceptsAnyFirstWrite, "test_second_first_write_is_refused"),
     (AcceptsAnyFirstWrite, "test_one_of_concurrent_writes_wins"),
-    (UsesBytesAsTokens, "test_rewritten_state_gets_new_token"),
-    (UsesBytesAsTokens, "test_every_write_has_unique_token"),
+    (UsesBytesAsTokens, "test_old_tokens_never_write"),
+    (ComparesBytesOfUniqueTokens, "test_old_tokens_never_write"),
+    (RenewsTokensAtEachRead, "test_second_first_write_is_refused"),
+    (SeesOnlyStatesOfItsTime, "test_later_client_finds_state"),
     (ReportsSuccessToTheLoser, "test_only_one_of_two_equal_writes_succeeds"),
     (ReturnsTheRefusedState, "test_second_first_write_is_refused"),
     (StripsText, "test_bytes_are_kept_exactly"),
@@ -251,6 +310,7 @@ FAULTS = [
     (NeverRefreshes, "test_two_clients_alternate_writes"),
     (SortsTheRoster, "test_roster_is_in_order_of_first_announcement"),
     (IgnoresWithdrawals, "test_withdrawn_entry_disappears_and_can_return"),
+    (WithdrawsOnlyItsOwnEntry, "test_withdrawn_node_notices_when_it_sends_heartbeats"),
     (SendsNoHeartbeat, "test_heartbeat_counter_grows_or_is_hidden"),
     (SendsNoHeartbeat, "test_leader_counter_grows_and_is_readable"),
     (ListsDeadNodes, "test_lease_drops_entry_of_dead_node"),
@@ -261,6 +321,7 @@ FAULTS = [
     (Polls, "test_changes_are_pushed_promptly"),
     (SubscribesTooLate, "test_state_change_during_wait_setup_is_seen"),
     (SubscribesTooLate, "test_roster_change_during_wait_setup_is_seen"),
+    (IgnoresTimeouts, "test_waits_last_without_changes"),
     (AlwaysReportsAState, "test_waits_last_without_changes"),
     (AlwaysReportsARoster, "test_waits_last_without_changes"),
     (CountsWritesInTheStore, EMPTY),
