@@ -30,11 +30,8 @@ by name, in the same way as the agent. `rendezvous_parameters` creates the argum
 import sys
 
 if "pytest" in sys.modules:  # makes pytest show the values in failed assertions of the contracts
-    sys.modules["pytest"].register_assert_rewrite(
-        *(f"elastic_testing.{contract}" for contract in ("health", "small_contracts", "store", "watchdog")),
-        "elastic_testing.backend_contract",
-        *(f"elastic_testing.{part}_promises" for part in ("roster", "state")),
-    )
+    _asserting = "backend_contract health roster_promises small_contracts state_promises store watchdog"
+    sys.modules["pytest"].register_assert_rewrite(*(f"elastic_testing.{name}" for name in _asserting.split()))
 
 from elastic_testing.backend_contract import BackendContract
 from elastic_testing.fakes import FakeAgentView, FakeClock, MemoryBackend, SharedMemory, StateOnlyBackend

@@ -1,13 +1,4 @@
-"""The contract for health endpoints, written as tests. An endpoint's test class needs only a few lines:
-
-class TestMyEndpoint(HealthContract):
-    @pytest.fixture
-    def make(self):
-        return lambda view, port, timeout: MyEndpoint(view, port, timeout)
-
-    def ask(self, server, port, what):
-        ...
-"""
+"""The contract for health endpoints, written as tests."""
 
 from __future__ import annotations
 
@@ -23,7 +14,7 @@ from elastic_core.clock import SystemClock
 from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.node import Member
 from elastic_testing.fakes import FakeAgentView
-from elastic_testing.waiting import open_files
+from elastic_testing.waiting import LONG, open_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +27,6 @@ if TYPE_CHECKING:
 Question = Literal["alive", "ready", "status"]
 
 _TIMEOUT = 30.0
-_LONG = 30.0
 _PORTS = range(10_000, 28_000)  # outside the ephemeral range, so that the kernel gives none of them to another program
 
 
@@ -58,11 +48,6 @@ class HealthContract:
         For `status`, returns true and the whole response as a string. Raises OSError if the endpoint does not respond
         within 10 seconds."""
         raise NotImplementedError
-
-    def test_healthy_agent_is_alive_and_ready(self, make: Make) -> None:
-        with self._serving(make, FakeAgentView()) as (server, port):
-            assert self.ask(server, port, "alive").ok
-            assert self.ask(server, port, "ready").ok
 
     def test_stuck_loop_is_not_alive(self, make: Make) -> None:
         view = FakeAgentView()
@@ -90,10 +75,10 @@ class HealthContract:
         view = FakeAgentView()
         with self._serving(make, view) as (server, port):
             for phase in AgentPhase:
-                view.show(phase=phase, reason=f"because of {phase.value}")
+                view.show(phase=phase, reason=f"because of {phase.value}: Ärger & 麻烦")
                 found = self.ask(server, port, "ready")
                 assert found.ok == (phase is AgentPhase.RUNNING), phase
-                assert f"because of {phase.value}" in found.reason
+                assert f"because of {phase.value}: Ärger & 麻烦" in found.reason
                 assert self.ask(server, port, "alive").ok, phase
 
     def test_status_is_current(self, make: Make) -> None:
@@ -111,19 +96,13 @@ class HealthContract:
         with self._serving(make, view) as (server, port):
             assert "node999" in self.ask(server, port, "status").reason
 
-    def test_non_ascii_reason_is_unchanged(self, make: Make) -> None:
-        view = FakeAgentView()
-        view.show(phase=AgentPhase.STOPPING, reason="Ärger & 麻烦")
-        with self._serving(make, view) as (server, port):
-            assert "Ärger & 麻烦" in self.ask(server, port, "ready").reason
-
     def test_concurrent_queries_during_status_changes(self, make: Make) -> None:
         view = FakeAgentView()
         with self._serving(make, view) as (server, port), ThreadPoolExecutor(8) as pool:
             answers = [pool.submit(self.ask, server, port, "status") for _ in range(40)]
             for number in range(200):
                 view.show(round=number)
-            assert all(answer.result(_LONG).ok for answer in answers)
+            assert all(answer.result(LONG).ok for answer in answers)
 
     def test_answers_only_between_start_and_stop(self, make: Make) -> None:
         port = _free_port()
@@ -148,10 +127,8 @@ class HealthContract:
         with socket.create_server(("127.0.0.1", 0)) as other:
             server = make(FakeAgentView(), other.getsockname()[1], _TIMEOUT)
             try:
-                server.start()
-                raise AssertionError("start did not raise OSError for a port that is in use")
-            except OSError:
-                pass
+                with unittest.TestCase().assertRaises(OSError):
+                    server.start()
             finally:
                 server.stop()
 
@@ -166,7 +143,7 @@ class HealthContract:
         with contextlib.ExitStack() as stack:
             server, port = stack.enter_context(self._serving(make, FakeAgentView()))
             for _ in range(20):
-                stack.enter_context(socket.create_connection(("127.0.0.1", port), _LONG))
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), LONG))
             assert self.ask(server, port, "alive").ok
             begun = SystemClock().now()
             server.stop()
@@ -179,7 +156,7 @@ class HealthContract:
         with self._serving(make, view) as (server, port):
             self.ask(server, port, "status")
         for thread in set(threading.enumerate()) - threads:
-            thread.join(_LONG)
+            thread.join(LONG)
             assert not thread.is_alive(), f"the thread {thread.name} is still running"
         assert view.subscribers == 0
         assert open_files() - files == set()

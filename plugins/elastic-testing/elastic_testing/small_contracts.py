@@ -1,28 +1,6 @@
 """The contracts for worker starters, rank policies, event handlers, health checks and notice sources, written as tests.
-Each test class needs only a few lines:
 
-class TestMyStarter(StarterContract):
-    @pytest.fixture
-    def starter_for(self):
-        return lambda command: MyStarter(command)
-
-class TestMyPolicy(RankPolicyContract):
-    @pytest.fixture
-    def policy(self):
-        return my_policy
-
-class TestMyHandler(EventHandlerContract):
-    @pytest.fixture
-    def handler(self):
-        return MyHandler(...)
-
-    def recorded(self, handler):
-        ...
-
-class TestMyCheck(HealthCheckContract):
-    @pytest.fixture
-    def check(self):
-        return lambda: my_check(Context())
+The test class for a notice source, for example:
 
 class TestMyNotices(NoticeContract):
     @pytest.fixture
@@ -55,7 +33,7 @@ from elastic_core.events import Event, EventSource
 from elastic_core.interfaces.health import CheckLevel, CheckResult
 from elastic_core.interfaces.node import Candidate, Node, Notice
 from elastic_core.interfaces.workers import Launch
-from elastic_testing.waiting import eventually, open_files
+from elastic_testing.waiting import LONG, eventually, open_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,7 +44,6 @@ if TYPE_CHECKING:
 
     StarterFor = Callable[[tuple[str, ...]], Starter]
 
-_LONG = 60.0
 _AGENT_VARIABLE = "contract_of_the_agent"
 _REPORTS = """
 import os, signal, sys
@@ -84,18 +61,23 @@ class StarterContract:
     a starter."""
 
     def test_worker_gets_session_environment_and_streams(self, starter_for: StarterFor, tmp_path: Path) -> None:
+        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
         os.environ[_AGENT_VARIABLE] = "not for the worker"
         try:
-            code, out, err, mark = self._run(starter_for(self._python(_REPORTS)), tmp_path)
+            child = self._start(starter_for(self._python(_REPORTS)), tmp_path, out_end, err_end)
         finally:
             del os.environ[_AGENT_VARIABLE]
-        assert code == 7
-        assert out.splitlines() == [f"True {['contract', 'contract_mark']} {Path.cwd()}", f"True {mark}"]
-        assert err == "to stderr\n"
+            os.close(out_end)
+            os.close(err_end)
+        mark = (tmp_path / "mark").stat().st_ino
+        with open(out) as output, open(err) as errors:
+            assert self._ended(child) == 7
+            assert output.read() == f"True {['contract', 'contract_mark']} {Path.cwd()}\nTrue {mark}\n"
+            assert errors.read() == "to stderr\n"
 
     def test_killed_worker_reports_signal(self, starter_for: StarterFor, tmp_path: Path) -> None:
         reader, writer = os.pipe()
-        child = self._start(starter_for(self._python(_WAITS)), tmp_path, writer, None)
+        child = self._start(starter_for(self._python(_WAITS)), tmp_path, writer)
         os.close(writer)
         with open(reader) as output:
             assert output.readline() == "ready\n"
@@ -107,32 +89,28 @@ class StarterContract:
 
     def test_starter_starts_several_workers(self, starter_for: StarterFor, tmp_path: Path) -> None:
         starter = starter_for(self._python("import os, sys; sys.exit(int(os.environ['contract']))"))
-        children = [self._start(starter, tmp_path, None, None, number) for number in range(3)]
+        children = [self._start(starter, tmp_path, number=number) for number in range(3)]
         assert len({child.pid for child in children}) == 3
         assert [self._ended(child) for child in children] == [0, 1, 2]
 
     def test_own_sentinel_becomes_readable_at_exit(self, starter_for: StarterFor, tmp_path: Path) -> None:
-        reader, writer = os.pipe()
-        child = self._start(starter_for(self._python("input()")), tmp_path, writer, None)
-        os.close(writer)
-        os.close(reader)
+        child = self._start(starter_for(self._python("import signal; signal.pause()")), tmp_path)
         sentinel = child.own_sentinel()
-        try:
-            os.kill(child.pid, signal.SIGKILL)
-            if sentinel is not None:
-                assert select.select([sentinel], [], [], _LONG)[0]
-            assert self._ended(child) == -signal.SIGKILL or child.poll() is not None
-        finally:
-            if sentinel is not None:
+        os.kill(child.pid, signal.SIGKILL)
+        if sentinel is not None:
+            try:
+                assert select.select([sentinel], [], [], LONG)[0]
+            finally:
                 os.close(sentinel)
+        assert self._ended(child) == -signal.SIGKILL
 
     def test_result_is_available_for_commands(self, starter_for: StarterFor, tmp_path: Path) -> None:
         starter = starter_for(self._python(""))
-        assert self._ended(self._start(starter, tmp_path, None, None)) == 0
+        assert self._ended(self._start(starter, tmp_path)) == 0
         starter.result(Launch(0, {}, None, None, tmp_path / "result", -1))
 
     def test_ended_worker_leaves_no_zombie(self, starter_for: StarterFor, tmp_path: Path) -> None:
-        child = self._start(starter_for(self._python("")), tmp_path, None, None)
+        child = self._start(starter_for(self._python("")), tmp_path)
         assert self._ended(child) == 0
         try:
             os.kill(child.pid, 0)
@@ -142,14 +120,14 @@ class StarterContract:
 
     def test_worker_leaves_no_descriptor(self, starter_for: StarterFor, tmp_path: Path) -> None:
         starter = starter_for(self._python(""))
-        self._ended(self._start(starter, tmp_path, None, None))
+        self._ended(self._start(starter, tmp_path))
         before = open_files()
-        self._ended(self._start(starter, tmp_path, None, None))
+        self._ended(self._start(starter, tmp_path))
         assert open_files() - before == set()
 
     def test_missing_program_is_reported(self, starter_for: StarterFor, tmp_path: Path) -> None:
         try:
-            child = self._start(starter_for(("/no/such/program",)), tmp_path, None, None)
+            child = self._start(starter_for(("/no/such/program",)), tmp_path)
         except ConfigurationError as error:
             assert "/no/such/program" in str(error)
         else:
@@ -158,42 +136,18 @@ class StarterContract:
     def _python(self, code: str) -> tuple[str, ...]:
         return (sys.executable, "-c", code)
 
-    def _run(self, starter: Starter, folder: Path) -> tuple[int | None, str, str, int]:
-        """Run a worker. Returns its exit code, its stdout and stderr, and the inode of its `Launch.mark`."""
-        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
-        mark, mark_end = os.pipe()
-        environment = {"contract_mark": str(mark_end)}
-        child = self._start(starter, folder, out_end, err_end, 0, mark_end, environment)
-        for fd in (out_end, err_end):
-            os.close(fd)
-        try:
-            with open(out) as output, open(err) as errors:
-                return self._ended(child), output.read(), errors.read(), os.fstat(mark_end).st_ino
-        finally:
-            os.close(mark)
-            os.close(mark_end)
-
     def _start(
-        self,
-        starter: Starter,
-        folder: Path,
-        out: int | None,
-        err: int | None,
-        number: int = 0,
-        mark: int | None = None,
-        environment: dict[str, str] | None = None,
+        self, starter: Starter, folder: Path, out: int | None = None, err: int | None = None, number: int = 0
     ) -> Child:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("contract")}
-        given = {**kept, "contract": str(number), **(environment or {})}
-        if (prepare := getattr(starter, "prepare", None)) is not None:
-            prepare(given, frozenset())
-        if mark is not None:
-            return starter.start(Launch(number, given, out, err, folder / "result", mark))
-        with open(os.devnull) as null:
-            return starter.start(Launch(number, given, out, err, folder / "result", null.fileno()))
+        with (folder / "mark").open("w") as mark:
+            kept = {name: value for name, value in os.environ.items() if not name.startswith("contract")}
+            given = {**kept, "contract": str(number), "contract_mark": str(mark.fileno())}
+            if (prepare := getattr(starter, "prepare", None)) is not None:
+                prepare(given, frozenset())
+            return starter.start(Launch(number, given, out, err, folder / "result", mark.fileno()))
 
     def _ended(self, child: Child) -> int | None:
-        eventually(lambda: child.poll() is not None, timeout=_LONG)
+        eventually(lambda: child.poll() is not None, timeout=LONG)
         return child.poll()
 
 
@@ -313,7 +267,7 @@ class NoticeContract:
     def test_notice_is_announced_and_withdrawn(
         self, source: Callable[[Pause], Notices], announce: Callable[[], object], withdraw: Callable[[], object]
     ) -> None:
-        until = later(SystemClock().now(), _LONG)
+        until = later(SystemClock().now(), LONG)
         found = source(lambda seconds: SystemClock().now() < until)
         announce()
         notice = next(found)

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, ClassVar
 from elastic_core.clock import Instant, SystemClock, later
 from elastic_core.interfaces.workers import WatchedWorker
 from elastic_core.watchdog.guard import CLIENT_VARIABLE
-from elastic_testing.waiting import eventually, open_files
+from elastic_testing.waiting import LONG, eventually, open_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from elastic_core.interfaces.workers import Expiry, Watchdog
 
-_LONG = 30.0
 _CLOCK = SystemClock()
 _PRELUDE = """
 import os, sys, time
@@ -77,7 +76,7 @@ class ExpiryLog:
     def scopes(self, last: str = "last") -> list[str]:
         """Wait for an expiry with the scope `last`, and return all other scopes in order."""
         with self._news:
-            reported = self._news.wait_for(lambda: last in self._all(), _LONG)
+            reported = self._news.wait_for(lambda: last in self._all(), LONG)
             assert reported, f"the timer {last!r} was not reported, only {self._all()}"
             return [scope for scope in self._all() if scope != last]
 
@@ -113,7 +112,7 @@ class _Worker(subprocess.Popen[str]):
         self.stdin.flush()
 
     def end(self) -> str:
-        output, _ = self.communicate("\n" * 10, timeout=_LONG)
+        output, _ = self.communicate("\n" * 10, timeout=LONG)
         assert self.returncode == 0
         return output
 
@@ -196,7 +195,7 @@ class WatchdogContract:
                 stack.callback(process.kill)
                 workers.append(WatchedWorker(rank, rank, process.pid, (log,)))
             written = "the condition that every worker has written output, including the one that hangs (`hangs`),"
-            eventually(lambda: all(worker.logs[0].stat().st_size for worker in workers), _LONG, written)
+            eventually(lambda: all(worker.logs[0].stat().st_size for worker in workers), LONG, written)
             watchdog.round_started(workers)
             yield workers
 

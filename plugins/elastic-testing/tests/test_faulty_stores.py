@@ -239,6 +239,30 @@ class CachesCounters(Memory):
         return other
 
 
+class KeepsCountersOfDeletedKeys(CachesCounters):
+    """Caches counters per thread, even those of deleted keys."""
+
+    def delete_key(self, key):
+        return Memory.delete_key(self, key)
+
+
+class IgnoresAdditionsOfZero(Memory):
+    def add(self, key, amount):
+        return super().add(key, amount) if amount else int(self.values.get(key) or 0)
+
+
+class KeepsTheRestOfALongerValue(Memory):
+    def set(self, key, value):
+        self.write(key, as_bytes(value) + self.values.get(key, b"")[len(as_bytes(value)) :])
+
+
+class TreatsEmptyAsPresent(Memory):
+    def compare_set(self, key, expected, desired):
+        if key in self.values and not expected:
+            return self.values[key]
+        return super().compare_set(key, expected, desired)
+
+
 class StoresTextOnly(Memory):
     def write(self, key, value):
         super().write(key, value.decode(errors="replace").encode())
@@ -297,6 +321,10 @@ FAULTS = [
     (SeparatesCountersFromValues, "test_add_sees_other_clients_writes"),
     (OverwritesTextWithACounter, "test_add_rejects_non_numeric_value"),
     (CachesCounters, "test_add_sees_other_clients_writes"),
+    (KeepsCountersOfDeletedKeys, "test_counters_are_decimal_text"),
+    (IgnoresAdditionsOfZero, "test_counters_are_decimal_text"),
+    (KeepsTheRestOfALongerValue, "test_set_replaces_large_value"),
+    (TreatsEmptyAsPresent, "test_compare_set_writes_if_value_matches"),
     (StoresTextOnly, "test_values_are_bytes"),
     (StoresTextOnly, "test_append_extends_value"),
     (StripsValues, "test_values_are_bytes"),
