@@ -274,25 +274,20 @@ class StateOnlyBackend(RendezvousBackend):
     before each write, so that a test can let another writer go first. `writes` counts all attempts to write."""
 
     def __init__(self, before_write: Callable[[], object] = lambda: None) -> None:
-        self._lock = threading.Lock()
-        self._state: bytes | None = None
-        self._version = 0
+        self._whole = MemoryBackend(SharedMemory())
         self._before_write = before_write
-        self.writes = 0
 
     @property
     def name(self) -> str:
         return "toy"
 
-    def get_state(self) -> tuple[bytes, int] | None:
-        with self._lock:
-            return None if self._state is None else (self._state, self._version)
+    @property
+    def writes(self) -> int:
+        return self._whole.calls["set_state"]
 
-    def set_state(self, state: bytes, token: int | None = None) -> tuple[bytes, int, bool] | None:
+    def get_state(self) -> tuple[bytes, Token] | None:
+        return self._whole.get_state()
+
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         self._before_write()
-        with self._lock:
-            self.writes += 1
-            written = (token or 0) == self._version
-            if written:
-                self._state, self._version = state, self._version + 1
-            return (state if written else self._state or b""), self._version, written
+        return self._whole.set_state(state, token)

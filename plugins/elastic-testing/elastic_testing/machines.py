@@ -90,8 +90,7 @@ class Machine:
         `tbf rate 64kbit burst 2kb latency 5s`. Without arguments, restore the default."""
         subprocess.run([*self.through, "tc", "qdisc", "del", "dev", "eth0", "root"], check=False, capture_output=True)
         if qdisc:
-            add = (*self.through, "tc", "qdisc", "add", "dev", "eth0", "root", "handle", "1:")
-            subprocess.run([*add, *qdisc], check=True, capture_output=True)  # fmt: skip
+            self.run("tc", "qdisc", "add", "dev", "eth0", "root", "handle", "1:", *qdisc)
 
     def drops(self, one_in: int) -> None:
         """Drop one in `one_in` incoming packets at random, or none if `one_in` is 0. Requires Debian's nftables."""
@@ -105,19 +104,18 @@ class Machine:
         if one_in:
             for word, rate in ("1", "100mbit"), ("2", "64kbit"):
                 queue = ("parent", "1:", "classid", f"1:{word}", "htb", "rate", rate, "burst", "100", "cburst", "100")
-                subprocess.run([*self.through, "tc", "class", "add", "dev", "eth0", *queue], check=True,
-                               capture_output=True)  # fmt: skip
+                self.run("tc", "class", "add", "dev", "eth0", *queue)
             slow = f"numgen random mod {one_in} < 1 meta priority set 1:2"
             twice = 'oif != "lo" numgen random mod 20 < 1 dup to ip daddr device "eth0"'
             self._filter("output", [slow, twice])
 
     def _filter(self, way: str, rules: list[str]) -> None:
         """Set the nft(8) rules for the direction "input" or "output"; an empty list removes them."""
-        subprocess.run([*self.through, "nft", "delete", "table", "ip", way], check=False, capture_output=True)
+        table = f"add table ip {way}\ndelete table ip {way}\n"
         if rules:
             chain = "\n".join([f"type filter hook {way} priority 0;", *rules])
-            table = f"table ip {way} {{\nchain faults {{\n{chain}\n}}\n}}\n"
-            subprocess.run([*self.through, "nft", "-f", "-"], check=True, capture_output=True, input=table.encode())
+            table += f"table ip {way} {{\nchain faults {{\n{chain}\n}}\n}}\n"
+        subprocess.run([*self.through, "nft", "-f", "-"], check=True, capture_output=True, input=table.encode())
 
     def names(self) -> tuple[str, str]:
         """Return the content of the machine's hosts file and the address of its name server, which are the arguments of
@@ -199,14 +197,9 @@ class Machines:
         subprocess.run(["ip", "link", "del", self._bridge], check=False, capture_output=True)
 
 
-@contextlib.contextmanager
-def machines(count: int) -> Iterator[Machines]:
+def machines(count: int) -> contextlib.closing[Machines]:
     """Create `count` machines for the duration of the context."""
-    made = Machines(count)
-    try:
-        yield made
-    finally:
-        made.close()
+    return contextlib.closing(Machines(count))
 
 
 def _resolver() -> str:

@@ -31,11 +31,10 @@ class Background(Generic[T]):
     """
 
     def __init__(self, function: Callable[[], T], timeout: Duration = LONG) -> None:
-        self._function = function
         self._timeout = timeout
         self._value: T | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(function,), daemon=True)
         self._thread.start()
 
     @property
@@ -58,9 +57,9 @@ class Background(Generic[T]):
             raise self._error
         return cast("T", self._value)
 
-    def _run(self) -> None:
+    def _run(self, function: Callable[[], T]) -> None:
         try:
-            self._value = self._function()
+            self._value = function()
         except BaseException as error:  # noqa: BLE001 - raised again by `result`
             self._error = error
 

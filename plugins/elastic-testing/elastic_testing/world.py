@@ -76,7 +76,6 @@ class WorldNode:
         self.lose_answers = 0
         self.delay_writes = 0
         self.unreachable: set[str] = set()
-        self.operations = 0
         self.calls: Counter[str] = Counter()
         self.hangs: Operation | None = None
         self.due = now
@@ -315,11 +314,8 @@ class World:
         return node.due if self._may_act(node) else later(self.clock.now(), _FAR)
 
     def _act(self, node: WorldNode, now: Instant) -> None:
-        if node.hangs is not None:
-            operation, node.hangs = node.hangs, None
-            self._answer(node, operation, now)
-            return
-        step = node.machine.next(now)
+        step = node.machine.next(now) if node.hangs is None else node.hangs
+        node.hangs = None
         if isinstance(step, Idle):
             node.due = max(step.until, now)
         elif self.sleeping and node.reachable:
@@ -328,7 +324,6 @@ class World:
             self._answer(node, step, now)
 
     def _answer(self, node: WorldNode, operation: Operation, now: Instant) -> None:
-        node.operations += 1
         node.calls[type(operation).__name__] += 1
         writes = isinstance(operation, (WriteState, Announce, Withdraw))
         try:
@@ -336,9 +331,9 @@ class World:
                 raise RendezvousConnectionError("the test made the store unreachable")
             if node.delay_writes and writes:
                 node.delay_writes -= 1
-                self._late.append((operation, node.operations))
+                self._late.append((operation, node.calls.total()))
                 raise RendezvousConnectionError("the test delayed the write")
-            answer = self._perform(operation, node.operations)
+            answer = self._perform(operation, node.calls.total())
             if node.lose_answers:
                 node.lose_answers -= 1
                 raise RendezvousConnectionError("the test dropped the reply")
