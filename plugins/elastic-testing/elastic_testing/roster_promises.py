@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 import threading
 import unittest
 from functools import partial
@@ -206,26 +207,19 @@ class RosterPromises(Clients):
     def test_changes_are_pushed_promptly(self, backend: Any) -> None:
         """Notifications must be fast, because jobs wait to learn of failures, new nodes, and the end of the job."""
         with self._nodes(backend, 1) as (other,):
-            token: Any = None
 
-            def write(turn: int) -> None:
-                nonlocal token
-                token = written(other, b"%d" % turn, token)
+            def state(entry: bytes) -> float:
+                token = token_of(backend)
+                waiting = Background(partial(self._changed, backend, token))
+                return self._delay(waiting, lambda: written(other, entry, token))
 
-            def state(turn: int) -> None:
-                waiting = Background(partial(self._changed, backend, token_of(backend)))
-                self._timed(waiting, partial(write, turn), delays)
-
-            def roster(turn: int) -> None:
+            def roster(entry: bytes) -> float:
                 backend.roster()
-                waiting = Background(partial(self._roster_is, backend, [("a/1", b"%d" % turn)]))
-                self._timed(waiting, partial(other.announce, "a/1", b"%d" % turn), delays)
+                waiting = Background(partial(self._roster_is, backend, [("a/1", entry)]))
+                return self._delay(waiting, lambda: other.announce("a/1", entry))
 
             for what in (state, roster):
-                delays: list[float] = []
-                for turn in range(_PUSHES):
-                    what(turn)
-                median = sorted(delays)[_PUSHES // 2]
+                median = statistics.median(what(b"%d" % turn) for turn in range(_PUSHES))
                 assert median <= self.pushed, (
                     f"notifications of a changed {what.__name__} took {median:.1f} s, limit {self.pushed:g} s (pushed)"
                 )
@@ -364,12 +358,13 @@ class RosterPromises(Clients):
             )
 
     @staticmethod
-    def _timed(waiting: Background[Any], change: Callable[[], object], delays: list[float]) -> None:
+    def _delay(waiting: Background[None], change: Callable[[], object]) -> float:
+        """Return the seconds from the start of the change to the end of the call that waits for it."""
         waiting.over(_MOMENT)
         begun = _CLOCK.now()
         change()
         waiting.result()
-        delays.append(_CLOCK.now() - begun)
+        return _CLOCK.now() - begun
 
     @staticmethod
     def _changed(backend: RosterBackend, token: Any) -> None:

@@ -215,7 +215,7 @@ class EventHandlerContract:
             assert "agent" in text.lower()
         self._close(handler)
 
-    def test_all_value_types_are_recorded(self, handler: EventHandler) -> None:
+    def test_all_values_are_recorded(self, handler: EventHandler) -> None:
         values: dict[str, EventMetadataValue] = {
             "text": 'a "b"\n\u2028 ä',
             "whole": 2**70,
@@ -227,11 +227,8 @@ class EventHandlerContract:
         handler(Event("values", EventSource.WORKER, 1, values))
         handler(Event("no values", EventSource.AGENT))
         assert len(self.recorded(handler)) == 2
-        self._close(handler)
-
-    def test_long_event_is_recorded(self, handler: EventHandler) -> None:
         handler(Event("long", EventSource.AGENT, 1, {"reason": "x" * 100_000}))
-        assert len(self.recorded(handler)) == 1
+        assert len(self.recorded(handler)) == 3
         self._close(handler)
 
     def test_handler_can_be_closed_twice(self, handler: EventHandler) -> None:
@@ -247,15 +244,13 @@ class HealthCheckContract:
     """See `HealthCheckRecord`. To use it with pytest, inherit from this class and define a fixture `check` that returns
     a function. The function runs the check."""
 
-    def test_check_returns_message_and_remedy(self, check: Callable[[], CheckResult]) -> None:
+    def test_check_is_repeatable_and_gives_message_and_remedy(self, check: Callable[[], CheckResult]) -> None:
         found = check()
         assert isinstance(found, CheckResult)
         assert isinstance(found.level, CheckLevel)
         assert found.message.strip() == found.message.rstrip(".") != ""
         assert bool(found.remedy) or found.level is CheckLevel.OK
-
-    def test_check_is_repeatable(self, check: Callable[[], CheckResult]) -> None:
-        assert check().level is check().level
+        assert check().level is found.level
 
 
 class NoticeContract:

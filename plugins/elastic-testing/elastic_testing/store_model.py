@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from elastic_core.interfaces.backend import EntryDroppedError
-from elastic_core.rendezvous.effects import (
-    Announce,
-    HandOver,
-    Heartbeat,
-    ReadRoster,
-    ReadState,
-    Withdraw,
-    WriteState,
-)
+from elastic_core.rendezvous.effects import Announce, Heartbeat, ReadRoster, ReadState, Withdraw, WriteState
 from elastic_core.rendezvous.roster import Registration
 
 if TYPE_CHECKING:
@@ -73,8 +65,7 @@ class StoreModel(NamedTuple):
             return self._announced(operation.entry, number)
         if isinstance(operation, Withdraw):
             return self.dropped(operation.key), None
-        if isinstance(operation, HandOver):
-            return self.moved(), True
+        assert isinstance(operation, Heartbeat), "the model's store never moves to another host"
         return self._beaten(operation)
 
     def _written(self, operation: WriteState) -> tuple[StoreModel, Any]:
@@ -107,10 +98,6 @@ class StoreModel(NamedTuple):
         """Return the store without the entry of this key."""
         rows = tuple(item for item in self.rows if item[0] != key)
         return self if len(rows) == len(self.rows) else self._replace(rows=rows, rosters=self.rosters + 1)
-
-    def moved(self) -> StoreModel:
-        """Return the store after a handover. The state has a new token, and nodes have to announce themselves again."""
-        return self._replace(writes=self.writes + 1, rows=(), lead=0, rosters=self.rosters + 1)
 
     def forgotten(self) -> StoreModel:
         """Return the store after it has lost its data, as happens when its host restarts."""
