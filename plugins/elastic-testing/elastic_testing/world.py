@@ -81,7 +81,7 @@ class WorldNode:
         self.due = now
         self.seen_writes = -1
         self.seen_rosters = -1
-        self.stopped_at: Instant | None = None
+        self.stopped_at = now
         self.join(now)
 
     @property
@@ -117,7 +117,7 @@ class WorldNode:
                 self.stopped_at = later(now, self.stops_in if self.works_in else 0.0)
             elif found:
                 self.go("the job is over")
-        if self.phase is Phase.STOPS and self.stopped_at is not None and now >= self.stopped_at:
+        if self.phase is Phase.STOPS and now >= self.stopped_at:
             self.works_in = NO_ROUND
             self.join(now)
 
@@ -135,7 +135,7 @@ class WorldNode:
 
     def next_look(self, now: Instant, grace: Duration) -> Instant:
         """Return the time at which `follow` has to be called next, even if nothing changes."""
-        if self.phase is Phase.STOPS and self.stopped_at is not None:
+        if self.phase is Phase.STOPS:
             return self.stopped_at
         if self.phase in (Phase.RUNS, Phase.DONE):
             return max(self.machine.connection.fence_at(grace, now), now)
