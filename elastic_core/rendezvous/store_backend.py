@@ -293,7 +293,9 @@ class StoreBackend(RosterBackend):
                 except StoreMoving as moving:
                     if where := self._directed_to(store, epoch, moving.heirs, trail):
                         raise StoreMoved(where) from None
-                    self._begin_epoch(store, epoch)
+                    if self._begin_epoch(store, epoch):
+                        with contextlib.suppress(StoreMoving):  # the new epoch's host has left already
+                            self._copy_state(epoch, store)
                     raise EpochEnded from None
             except EpochEnded as error:
                 if self._current_epoch(store) is epoch:
@@ -397,11 +399,7 @@ class StoreBackend(RosterBackend):
         where, connection = served
         forward = self._seal.sealed(epoch.keys.moved, where.encode())
         try:
-            begun = self._known_as(epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch())))
-            with contextlib.suppress(ForeignStateError):  # the nodes then write back the state that they know
-                standing = epoch.versions.standing()
-                if standing is not None:
-                    begun.versions.write(connection.store, standing[0], 0)
+            self._copy_state(epoch, connection.store)
             found = create(store, epoch.keys.moved, forward)
         except StoreMoving:  # another process has written a pointer into the empty store
             self._mover.stop_serving()
@@ -469,11 +467,20 @@ class StoreBackend(RosterBackend):
             get_logger().warning("store overwritten", reason=found)
             self._begin_epoch(store, epoch)
 
-    def _begin_epoch(self, store: Store, after: _Epoch) -> None:
-        """Begin a new epoch unless another node has already done so."""
-        standing = peek(store, after.keys.id)
-        if standing is not None and epoch_named(standing) == after.name:
-            compare_set(store, after.keys.id, standing, new_epoch())
+    def _begin_epoch(self, store: Store, after: _Epoch) -> bool:
+        """Begin a new epoch unless another node has already done so. Returns whether this call has begun it."""
+        standing, name = peek(store, after.keys.id), new_epoch()
+        if standing is None or epoch_named(standing) != after.name:
+            return False
+        return compare_set(store, after.keys.id, standing, name) == name
+
+    def _copy_state(self, ended: _Epoch, store: Store) -> None:
+        """Write the newest state of a frozen epoch to the store's current epoch, unless that one has a state."""
+        begun = self._known_as(self._name_of_epoch(store))
+        with contextlib.suppress(ForeignStateError):  # the nodes then write back the state that they know
+            standing = ended.versions.standing()
+            if standing is not None:
+                begun.versions.write(store, standing[0], 0)
 
     def _name_of_epoch(self, store: Store) -> str:
         key = Keys(self._run_id).id

@@ -29,6 +29,7 @@ from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 from elastic_core.rendezvous.store_backend import StoreBackend
 from elastic_core.rendezvous.store_connection import StoreConnection
+from elastic_core.rendezvous.versions import Keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -73,6 +74,12 @@ class Place:
         self.kept = False  # whether its host gave up handing it over
         self.lives = 0
         self.before: dict[str, bytes] = {}
+
+    def holds_the_record_of_its_move(self) -> bool:
+        """Return whether a record tells the nodes that no node has taken the store over. There is none if the host was
+        alone. Other nodes may then direct those that come later to their own store."""
+        name = Keys("job").id
+        return self.store.check([name]) and self.store.check([Keys("job", self.store.get(name).decode()).moved])
 
 
 class Connection(StoreConnection):
@@ -490,7 +497,8 @@ class Below:
         answer = machine.operations.perform(operation)
         if isinstance(operation, HandOver):
             machine.handed_over = answer
-            self.places[machine.where].kept = not answer
+            place = self.places[machine.where]
+            place.kept = not answer and place.holds_the_record_of_its_move()
         if isinstance(operation, WriteState) and answer and answer[2] and not self.lost_data:
             serial = answer[0].serial
             self._must(serial >= known, f"{machine.key} has written {serial} after {known}")

@@ -161,8 +161,11 @@ def test_node_on_a_slow_store_finds_the_record_of_its_move(heirs, moved):
     mover = NotServing()
     old, node = frozen(mover, SlowConnector, heirs)
     old.store.set(KEYS.moved, HmacSeal("job").sealed(KEYS.moved, moved.encode()))
-    assert node.get_state() is None  # a new store, or a new epoch in the same one
-    assert mover.followed == ("" if moved == STAYS else moved)
+    found = node.get_state()
+    if moved == STAYS:  # a new epoch in the same store, with the same state
+        assert (found[0], mover.followed) == (b"state", "")
+    else:  # a new store
+        assert (found, mover.followed) == (None, moved)
     node.close()
 
 
@@ -193,7 +196,9 @@ def test_heir_that_is_too_late_stops_its_store(secrets):
             time.sleep(0.001)
     assert (mover.followed, mover.serves) == ("", False)
     host.announce("b/1", b"entry")
-    assert host.set_state(b"again")[2]
+    standing, token, written = host.set_state(b"again")
+    assert (standing, written) == (b"state", False)
+    assert host.set_state(b"again", token)[2]
     assert node.get_state()[0] == b"again"
     for backend in (host, node):
         backend.close()
@@ -207,7 +212,7 @@ def test_heir_that_failed_to_record_its_store_stops_it():
         node.get_state()
     assert mover.serves
     old.store.set(KEYS.moved, HmacSeal("job").sealed(KEYS.moved, STAYS.encode()))
-    assert node.get_state() is None  # a new epoch in the old store
+    assert node.get_state()[0] == b"state"  # in a new epoch of the old store
     assert (mover.followed, mover.serves) == ("", False)
     node.close()
 

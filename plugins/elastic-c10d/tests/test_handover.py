@@ -143,7 +143,9 @@ def test_store_stays_if_no_other_node_may_host(connected_nodes, node, seal, beat
     assert not host.hand_over(["b"], 0.5)
     assert host.hosts_store
     other.announce("b", b"again")
-    assert other.set_state(b"again")[2]  # nodes write their state back
+    state, token = host.get_state()
+    assert state == b"state"
+    assert other.set_state(b"again", token)[2]
     assert host.get_state()[0] == b"again"
     beats(other, "b", b"again")
     assert b"again" in [seen.entry for seen in host.roster()]
