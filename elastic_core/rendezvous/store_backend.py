@@ -316,6 +316,8 @@ class StoreBackend(RosterBackend):
             return ""
         try:
             where = self._successor(store, epoch, HEIR_PATIENCE * (1 + len(heirs)), heirs)
+            if self._observes and not where:
+                raise RendezvousConnectionError("its host had to keep it, and no node has used it since")
             if self._mover is None or not where or (where not in trail and not self._mover.connected_to(where)):
                 return where
             trail.update((place, True) for place in trail if self._mover.connected_to(place))

@@ -204,6 +204,19 @@ def test_heir_that_is_too_late_stops_its_store(secrets):
         backend.close()
 
 
+def test_observer_does_not_use_up_the_state_of_a_store_that_was_kept():
+    mover = Mover()
+    old, node = frozen(mover)
+    old.store.set(KEYS.moved, HmacSeal("job").sealed(KEYS.moved, STAYS.encode()))
+    observer = StoreBackend(Connector(old, mover), "job", observes=True, mover=Mover())
+    with pytest.raises(RendezvousConnectionError, match="no node has used it since"):
+        observer.get_state()
+    assert old.store.get(KEYS.id) == KEYS.epoch.encode()
+    assert node.get_state()[0] == observer.get_state()[0] == b"state"
+    for backend in (node, observer):
+        backend.close()
+
+
 def test_heir_that_failed_to_record_its_store_stops_it():
     mover = Mover()
     old, node = frozen(mover)
