@@ -37,7 +37,7 @@ class UsesBytesAsTokens(Faulty):
 
 
 class ComparesBytesOfUniqueTokens(Faulty):
-    """Returns a unique token for each write, but compares only the bytes that it stands for."""
+    """Returns a unique token for each write, but compares only the bytes that were written."""
 
     def get_state(self):
         found = super().get_state()
