@@ -334,6 +334,8 @@ class Versions:
             found = as_number(self._keys.head, compare_set(store, self._keys.head, b"%d" % head, b"%d" % number))
             if found >= number:
                 return found
+            if not self._is_stored(store):
+                raise EpochEnded("the newest state is missing or differs: the store came back with older data")
             absent = found == head  # the key did not exist
             head = as_number(self._keys.head, create(store, self._keys.head, b"0")) if absent else found
 

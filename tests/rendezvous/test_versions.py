@@ -6,7 +6,7 @@ import pytest
 from store_place import KEYS, Place
 
 from elastic_core.rendezvous.seal import HmacSeal
-from elastic_core.rendezvous.versions import KEPT, Version, Versions
+from elastic_core.rendezvous.versions import KEPT, EpochEnded, Version, Versions
 
 
 @pytest.fixture
@@ -47,6 +47,16 @@ def test_writer_continues_from_a_lagging_hint(store, client):
     store.set(KEYS.head, "3")
     assert client().write(store, b"11", 10)[2]
     assert store.get(KEYS.head) == b"11"
+
+
+def test_version_after_one_that_was_lost_ends_the_epoch(store, client):
+    """Other nodes wait for the lost version, so they would not see the one after it."""
+    writer = client()
+    write(writer, store, 3)
+    store.delete_key(KEYS.state(3))  # the store has returned with older data
+    store.set(KEYS.head, "2")
+    with pytest.raises(EpochEnded):
+        writer.write(store, b"4", 3)
 
 
 def test_next_writer_deletes_what_dead_writers_left(store, client):
