@@ -6,6 +6,7 @@ from elastic_etcd.backend import key_cache
 from elastic_etcd.backend.keys import Keys
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.values import Delete, Put, Transaction, end_of
+from elastic_testing.waiting import eventually
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import RendezvousConnectionError, RendezvousError
@@ -70,6 +71,27 @@ def test_departed_leader_is_noticed(backend, background):
     assert two.beat("b/1", leading=False, look=True) == still
     two.beat("b/1", leading=True, look=True)
     assert not two.vacant
+
+
+def test_node_withdrawn_by_the_leader_notices_without_a_renewal(backend, background):
+    node, leader = backend(), backend()
+    node.announce("a/1", b"")
+    leader.announce("b/1", b"")
+    leader.beat("b/1", leading=True, look=True)
+    node.get_state()
+    background(lambda: node.wait_for_state(None, LONG))
+    eventually(lambda: node.beat("a/1", leading=False, look=True), LONG, "the watch shows the leader")
+    leader.withdraw("a/1")
+
+    def notices():
+        try:
+            node.beat("a/1", leading=False, look=False)
+        except EntryDroppedError:
+            return True
+
+    eventually(notices, LONG / 6, "a heartbeat notices the withdrawal")
+    leader.beat("b/1", leading=True, look=True)
+    assert not leader.vacant
 
 
 def test_older_of_two_leaders_notices_the_other(backend):

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from elastic_etcd.server.member import ServedCluster
 
 _ATTEMPTS = 5
+_UNPROVEN = 11  # lease renewals in a row after which a watching node need not read its entry, unless it leads
 _NEVER = StateVersion(-1, 0)  # matches no state
 
 
@@ -91,11 +92,11 @@ class EtcdRendezvousBackend(RosterBackend):
         self._state = StateKey(client, self._keys.state, clock)
         self._version = NOTHING
         self._announced: dict[str, int] = {}
-        self._unproven = False  # whether a renewal was due since the last read of our entry
+        self._unproven = 0  # renewals that were due since the last read of our entry
         self._interruptions = 0  # the round watch's interruptions when our entry was last known to exist
         self._written_after = 0  # the number of losses when this node last wrote the state
         self._has_been_announced = False
-        self._leads = False
+        self._leads = b""  # this node's name while it leads
         self._contested = False
         self._leader_beats = 0
 
@@ -131,35 +132,38 @@ class EtcdRendezvousBackend(RosterBackend):
 
     def withdraw(self, key: str) -> None:
         with self._while("withdrawing a node"):
-            own = key in self._announced
-            ours = Compare(self._keys.lead, Field.VALUE, key.encode())
-            drop = Delete(self._keys.node(key))
-            lead = [Delete(self._keys.lead)] if own and self._leads else []
-            self._client.transact(Transaction([ours] if lead else [], [drop, *lead], [drop]))
+            own, lead, drop = key in self._announced, self._keys.lead, Delete(self._keys.node(key))
+            if not self._leads:
+                self._client.transact(Transaction([], [drop]))
+            elif own:
+                self._client.transact(Transaction(self._ours(), [drop, Delete(lead)], [drop]))
+            else:  # the repeated leader's key makes all nodes check their entries
+                self._put_leased(lambda lease: Transaction(self._ours(), [drop, Put(lead, self._leads, lease)], [drop]))
             if own:
                 del self._announced[key]
-                self._leads = False
+                self._leads = b""
                 self._lease.release()
 
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
         with self._while("sending a heartbeat"):
-            self._unproven = self._unproven or self._lease.due_in() <= 0
+            self._unproven += self._lease.due_in() <= 0
             if not self._lease.renew_if_due():
                 self._announced.pop(key, None)
-                self._leads = False
+                self._leads = b""
                 raise EntryDroppedError(
                     "etcd has ended this node's lease, because no renewal reached etcd in time (this process was "
                     "suspended or cut off); the node announces itself again"
                 )
-            if self._unproven or self._round.interruptions != self._interruptions:
+            allowed = _UNPROVEN if self._round.follows and not leading else 0
+            if self._unproven > allowed or self._round.interruptions != self._interruptions:
                 self._check_entry(key)
-                self._unproven = False
+                self._unproven = 0
             if leading:
                 self._lead(key.encode())
                 self._state.keep()
             else:
                 self._nodes.forget()
-                self._step_back(key.encode())
+                self._step_back()
         if not leading and self._round.holder not in (None, key.encode()):
             self._leader_beats += 1  # etcd itself monitors the leader
         return self._leader_beats if leading or look else None
@@ -247,14 +251,16 @@ class EtcdRendezvousBackend(RosterBackend):
         if not self._leads or holder != name:
             done, lease = self._put_leased(lambda lease: Transaction([], [Put(self._keys.lead, name, lease)]))
             self._round.wrote(KeyValue(self._keys.lead, name, done.revision, done.revision, 1, lease))
-            self._leads = True
+            self._leads = name
         self._leader_beats += 1
 
-    def _step_back(self, name: bytes) -> None:
+    def _step_back(self) -> None:
         if self._leads:
-            ours = Compare(self._keys.lead, Field.VALUE, name)
-            self._client.transact(Transaction([ours], [Delete(self._keys.lead)]))
-        self._leads = self._contested = False
+            self._client.transact(Transaction(self._ours(), [Delete(self._keys.lead)]))
+        self._leads, self._contested = b"", False
+
+    def _ours(self) -> list[Compare]:
+        return [Compare(self._keys.lead, Field.VALUE, self._leads)]
 
     def _put_leased(self, transaction: Callable[[int], Transaction]) -> tuple[Committed, int]:
         """Carry out the transaction with this node's lease. Return the outcome and the lease."""

@@ -124,7 +124,7 @@ class NodeCache(KeyCache):
 
 class RoundCache(KeyCache):
     """The state and the leader's key. One thread calls `wait`, any thread may call `close`, and a third thread calls
-    the rest.
+    the rest. If the leader writes its key again, it has withdrawn another node, and `interruptions` rises.
 
     A slightly outdated state is good enough for a decision, because a write names the state that it replaces. However,
     the entries used in the same decision must have been read at the state's revision or later.
@@ -152,6 +152,11 @@ class RoundCache(KeyCache):
         with self._changed:
             if self._is_newer(pair):
                 self._put(pair.key, pair)
+
+    @property
+    def follows(self) -> bool:
+        """Whether a watch reports every change."""
+        return self._following
 
     @property
     def holder(self) -> bytes | None:
@@ -186,6 +191,8 @@ class RoundCache(KeyCache):
         self._led = self._led or self._keys.lead in self._pairs
 
     def _put(self, key: bytes, pair: KeyValue | None) -> None:
+        if key == self._keys.lead and pair is not None and pair.value == self.holder:
+            self.interruptions += 1
         self._news = self._news or key == self._keys.state
         self._led = self._led or key == self._keys.lead
         super()._put(key, pair)
