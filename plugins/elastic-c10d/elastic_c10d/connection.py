@@ -261,6 +261,7 @@ class StoreDialer:
         self._read_timeout = read_timeout
         self._stuck: dict[str, _Stuck] = {}
         self._called: list[int] = []
+        self._imported = False
         self._waiting: set[BackgroundCall[Any]] = set()
 
     def dial(self, host: str, port: int, where: str, timeout: Duration, patiently: bool = False) -> TorchConnection:
@@ -280,10 +281,12 @@ class StoreDialer:
 
         if patiently:
             return self._call(make, port, where)
-        imported = BackgroundCall(distributed, "rendezvous-import")
-        if not self._over(imported, threading.TIMEOUT_MAX):
-            raise RendezvousConnectionError(self._silence(where, timeout))
-        imported.result()
+        if not self._imported:
+            imported = BackgroundCall(distributed, "rendezvous-import")
+            if not self._over(imported, threading.TIMEOUT_MAX):
+                raise RendezvousConnectionError(self._silence(where, timeout))
+            imported.result()
+            self._imported = True
         return self.run(make, port, where, timeout)
 
     def _call(self, make: Callable[[], Store], port: int, where: str) -> TorchConnection:
