@@ -6,6 +6,7 @@ from elastic_etcd.backend import key_cache
 from elastic_etcd.backend.keys import Keys
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.values import Delete, Put, Transaction, end_of
+from elastic_testing import FakeClock
 from elastic_testing.waiting import eventually
 
 from elastic_core.clock import SystemClock
@@ -73,15 +74,18 @@ def test_departed_leader_is_noticed(backend, background):
     assert not two.vacant
 
 
-def test_node_withdrawn_by_the_leader_notices_without_a_renewal(backend, background):
-    node, leader = backend(), backend()
+@pytest.mark.parametrize("reads", [False, True], ids=["watch alone", "read first"])
+def test_watching_node_notices_its_withdrawal_without_a_renewal(backend, background, reads):
+    """The read may show the withdrawal before the watch does."""
+    node, other = backend(), backend()
     node.announce("a/1", b"")
-    leader.announce("b/1", b"")
-    leader.beat("b/1", leading=True, look=True)
+    other.announce("b/1", b"")
     node.get_state()
     background(lambda: node.wait_for_state(None, LONG))
-    eventually(lambda: node.beat("a/1", leading=False, look=True), LONG, "the watch shows the leader")
-    leader.withdraw("a/1")
+    node.beat("a/1", leading=False, look=False)
+    other.withdraw("a/1")
+    if reads:
+        node.get_state()
 
     def notices():
         try:
@@ -90,8 +94,39 @@ def test_node_withdrawn_by_the_leader_notices_without_a_renewal(backend, backgro
             return True
 
     eventually(notices, LONG / 6, "a heartbeat notices the withdrawal")
-    leader.beat("b/1", leading=True, look=True)
-    assert not leader.vacant
+
+
+class Reads(EtcdClient):
+    """A client that counts the reads of single keys."""
+
+    count = 0
+
+    def read(self, key, end=b"", **options):
+        self.count += not end
+        return super().read(key, end, **options)
+
+
+@pytest.mark.parametrize(
+    ("watches", "leads", "grace", "expected"),
+    [(True, False, 30.0, 5), (True, True, 30.0, 10), (False, False, 30.0, 10), (True, False, 0.0, 10)],
+    ids=["watching", "leading", "not watching", "no grace"],
+)
+def test_node_reads_its_entry_with_some_renewals(backend, background, etcd, watches, leads, grace, expected):
+    """With a lease of 60 s, every step of 20 s renews it, but a watching node reads its entry only after 25 s."""
+    clock, client = FakeClock(), Reads([etcd.endpoint], timeout=LONG)
+    node = backend(client, clock=clock, grace=grace)
+    node.announce("a/1", b"")
+    node.get_state()
+    if watches:
+        waiting = background(lambda: node.wait_for_state(None, LONG))
+        backend().set_state(b"shows that the watch is open")
+        assert waiting.result()
+    node.beat("a/1", leading=leads, look=False)
+    before = client.count
+    for _ in range(10):
+        clock.advance(20.0)
+        node.beat("a/1", leading=leads, look=False)
+    assert client.count - before == expected
 
 
 def test_older_of_two_leaders_notices_the_other(backend):
@@ -148,7 +183,7 @@ def test_foreign_records_are_ignored_and_logged_once(backend, client, prefix, ca
     assert sum(str(keys.nodes, "ascii") + "not%2" in line for line in logged) == 3  # once by each
     assert sum("%zz" in line for line in logged) == 1
     assert sum("found 200000" in line for line in logged) == 3
-    assert sum("neither the job's state" in line for line in logged) == 1
+    assert sum("not one of the job's own keys" in line for line in logged) == 1
     assert all(line.isprintable() and len(line) < 1000 for line in logged)
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from elastic_etcd.server.member import ServedCluster
 
 _ATTEMPTS = 5
-_UNPROVEN = 11  # lease renewals in a row after which a watching node need not read its entry, unless it leads
+_TRUSTED: Duration = 25.0  # seconds for which a node with a watch trusts renewals without a read, unless it leads
 _NEVER = StateVersion(-1, 0)  # matches no state
 
 
@@ -84,7 +84,7 @@ class EtcdRendezvousBackend(RosterBackend):
         self._served = served
         self.grace = grace
         self.lease_ttl = lease_ttl
-        clock = clock or SystemClock()
+        self._clock = clock = clock or SystemClock()
         self._keys = Keys(prefix, run_id)
         self._lease = LeaseKeeper(client, lease_ttl, clock=clock)
         self._round = RoundCache(client, self._keys, clock)
@@ -92,11 +92,12 @@ class EtcdRendezvousBackend(RosterBackend):
         self._state = StateKey(client, self._keys.state, clock)
         self._version = NOTHING
         self._announced: dict[str, int] = {}
-        self._unproven = 0  # renewals that were due since the last read of our entry
-        self._interruptions = 0  # the round watch's interruptions when our entry was last known to exist
+        self._unproven = False  # whether a renewal was due since the last read of our entry
+        self._read_at = clock.now()  # when our entry was last read
+        self._signs = (0, 0)  # the round watch's signs of a loss when our entry was last known to exist
         self._written_after = 0  # the number of losses when this node last wrote the state
         self._has_been_announced = False
-        self._leads = b""  # this node's name while it leads
+        self._leads = False
         self._contested = False
         self._leader_beats = 0
 
@@ -132,38 +133,38 @@ class EtcdRendezvousBackend(RosterBackend):
 
     def withdraw(self, key: str) -> None:
         with self._while("withdrawing a node"):
-            own, lead, drop = key in self._announced, self._keys.lead, Delete(self._keys.node(key))
-            if not self._leads:
-                self._client.transact(Transaction([], [drop]))
-            elif own:
-                self._client.transact(Transaction(self._ours(), [drop, Delete(lead)], [drop]))
-            else:  # the repeated leader's key makes all nodes check their entries
-                self._put_leased(lambda lease: Transaction(self._ours(), [drop, Put(lead, self._leads, lease)], [drop]))
+            own, lease = key in self._announced, self._lease.lease
+            ours = Compare(self._keys.lead, Field.VALUE, key.encode())
+            drop = Delete(self._keys.node(key))
+            lead = [Delete(self._keys.lead)] if own and self._leads else []
+            mark = [] if own or not lease else [Put(self._keys.withdrawn, key.encode(), lease)]
+            self._client.transact(Transaction([ours] if lead else [], [drop, *lead, *mark], [drop]))
             if own:
                 del self._announced[key]
-                self._leads = b""
+                self._leads = False
                 self._lease.release()
 
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
         with self._while("sending a heartbeat"):
-            self._unproven += self._lease.due_in() <= 0
+            self._unproven = self._unproven or self._lease.due_in() <= 0
             if not self._lease.renew_if_due():
                 self._announced.pop(key, None)
-                self._leads = b""
+                self._leads = False
                 raise EntryDroppedError(
                     "etcd has ended this node's lease, because no renewal reached etcd in time (this process was "
                     "suspended or cut off); the node announces itself again"
                 )
-            allowed = _UNPROVEN if self._round.follows and not leading else 0
-            if self._unproven > allowed or self._round.interruptions != self._interruptions:
+            trusted = min(self.grace, _TRUSTED) if self._round.follows and not leading else 0.0
+            due = self._unproven and self._clock.now() - self._read_at >= trusted
+            if due or self._round.signs != self._signs:
                 self._check_entry(key)
-                self._unproven = 0
+                self._unproven, self._read_at = False, self._clock.now()
             if leading:
                 self._lead(key.encode())
                 self._state.keep()
             else:
                 self._nodes.forget()
-                self._step_back()
+                self._step_back(key.encode())
         if not leading and self._round.holder not in (None, key.encode()):
             self._leader_beats += 1  # etcd itself monitors the leader
         return self._leader_beats if leading or look else None
@@ -210,14 +211,14 @@ class EtcdRendezvousBackend(RosterBackend):
         A stalled member may carry out a put later, after the client has given up on it. Each put therefore names the
         entry that it replaces, so that it cannot replace a newer one.
         """
-        interruptions = self._round.interruptions
+        signs = self._round.signs
         where = self._keys.node(key)
         count = Get(self._keys.nodes, end_of(self._keys.nodes), count_only=True)
         fence = Compare(where, Field.MODIFIED, self._announced.get(key, 0))
         done, _ = self._put_leased(lambda lease: Transaction([fence], [Put(where, entry, lease), count], [Get(where)]))
         self._has_been_announced = True
         if done.succeeded:
-            self._announced[key], self._interruptions = done.revision, interruptions
+            self._announced[key], self._signs = done.revision, signs
             return max(0, done.ranges[1].count - 1)
         found = done.ranges[0].first
         self._announced[key] = 0 if found is None else found.mod_revision
@@ -227,7 +228,7 @@ class EtcdRendezvousBackend(RosterBackend):
         """Check that etcd still holds this node's latest entry. A restored backup may contain the lease but an older
         entry or none. The read also proves that the member in use takes part in the cluster. A renewed lease does not,
         because the member only forwards renewals: if its disk hangs, it would report no changes to this node."""
-        interruptions, announced = self._round.interruptions, self._announced.get(key)
+        signs, announced = self._round.signs, self._announced.get(key)
         if announced is None:
             return
         found = self._client.read(self._keys.node(key), keys_only=True).first
@@ -236,7 +237,7 @@ class EtcdRendezvousBackend(RosterBackend):
                 "etcd no longer holds this node's latest entry, perhaps because it was wiped or restored; the node "
                 "announces itself again"
             )
-        self._interruptions = interruptions
+        self._signs = signs
 
     def _lead(self, name: bytes) -> None:
         """Announce that this node leads. If two nodes lead, the one that is not first in the succession order steps
@@ -251,16 +252,14 @@ class EtcdRendezvousBackend(RosterBackend):
         if not self._leads or holder != name:
             done, lease = self._put_leased(lambda lease: Transaction([], [Put(self._keys.lead, name, lease)]))
             self._round.wrote(KeyValue(self._keys.lead, name, done.revision, done.revision, 1, lease))
-            self._leads = name
+            self._leads = True
         self._leader_beats += 1
 
-    def _step_back(self) -> None:
+    def _step_back(self, name: bytes) -> None:
         if self._leads:
-            self._client.transact(Transaction(self._ours(), [Delete(self._keys.lead)]))
-        self._leads, self._contested = b"", False
-
-    def _ours(self) -> list[Compare]:
-        return [Compare(self._keys.lead, Field.VALUE, self._leads)]
+            ours = Compare(self._keys.lead, Field.VALUE, name)
+            self._client.transact(Transaction([ours], [Delete(self._keys.lead)]))
+        self._leads = self._contested = False
 
     def _put_leased(self, transaction: Callable[[int], Transaction]) -> tuple[Committed, int]:
         """Carry out the transaction with this node's lease. Return the outcome and the lease."""

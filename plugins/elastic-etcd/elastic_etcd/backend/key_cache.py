@@ -124,7 +124,7 @@ class NodeCache(KeyCache):
 
 class RoundCache(KeyCache):
     """The state and the leader's key. One thread calls `wait`, any thread may call `close`, and a third thread calls
-    the rest. If the leader writes its key again, it has withdrawn another node, and `interruptions` rises.
+    the rest.
 
     A slightly outdated state is good enough for a decision, because a write names the state that it replaces. However,
     the entries used in the same decision must have been read at the state's revision or later.
@@ -155,8 +155,16 @@ class RoundCache(KeyCache):
 
     @property
     def follows(self) -> bool:
-        """Whether a watch reports every change."""
+        """Whether a watch is open."""
         return self._following
+
+    @property
+    def signs(self) -> tuple[int, int]:
+        """The number of interruptions, and the revision at which some node last withdrew another one. If either of them
+        changes, this node's entry may be gone."""
+        with self._changed:
+            pair = self._pairs.get(self._keys.withdrawn)
+            return self.interruptions, pair.mod_revision if pair else 0
 
     @property
     def holder(self) -> bytes | None:
@@ -182,17 +190,15 @@ class RoundCache(KeyCache):
         return version_of(state) != token or (vacant and not reported)
 
     def _why_not(self, pair: KeyValue) -> str:
-        if pair.key in (self._keys.state, self._keys.lead):
+        if pair.key in (self._keys.state, self._keys.lead, self._keys.withdrawn):
             return ""
-        return "it is neither the job's state nor its leader's key"
+        return "it is not one of the job's own keys"
 
     def _replace(self, found: Range) -> None:
         super()._replace(found)
         self._led = self._led or self._keys.lead in self._pairs
 
     def _put(self, key: bytes, pair: KeyValue | None) -> None:
-        if key == self._keys.lead and pair is not None and pair.value == self.holder:
-            self.interruptions += 1
         self._news = self._news or key == self._keys.state
         self._led = self._led or key == self._keys.lead
         super()._put(key, pair)

@@ -2,6 +2,7 @@
 
 /<prefix>/<run id>/round/state     the state; its mod_revision is the fencing token
 /<prefix>/<run id>/round/lead      the leader, while its lease lives
+/<prefix>/<run id>/round/withdrawn the node that another one has withdrawn last, while the other one's lease lives
 /<prefix>/<run id>/nodes/<key>     a node's entry, while its lease lives
 /<prefix>/<run id>/store/          the rounds' stores
 
@@ -38,6 +39,7 @@ class Keys:
         self.base = f"/{prefix.strip('/')}/{quote(run_id, safe='')}/"
         self.state = f"{self.base}round/state".encode()
         self.lead = f"{self.base}round/lead".encode()
+        self.withdrawn = f"{self.base}round/withdrawn".encode()
         self.round = f"{self.base}round/".encode()
         self.nodes = f"{self.base}nodes/".encode()
         self.store = f"{self.base}store/"
