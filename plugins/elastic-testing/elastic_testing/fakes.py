@@ -69,7 +69,6 @@ class FakeAgentView:
         self.stuck_for = 0.0
         self.fault = ""
         self.template: int | None = None
-        self.refused = 0
         self.checked: tuple[CheckStatus, ...] = ()
 
     @property
@@ -95,7 +94,7 @@ class FakeAgentView:
         return self.template
 
     def not_signed(self) -> int:
-        return self.refused
+        return 0
 
     def checks(self) -> tuple[CheckStatus, ...]:
         return self.checked

@@ -44,9 +44,9 @@ class WorldNode:
 
     Args:
         name: the node's name. Several nodes may have the same name, but each has a different key.
-        stops_in: seconds that the node's workers take to stop (0).
 
     Attributes:
+        stops_in: seconds that the node's workers take to stop (0).
         rounds: the rounds in which the node has run workers, each with the node's rank.
         machine: the state machine of the node.
         calls: number of operations of each kind, by class name.
@@ -54,19 +54,11 @@ class WorldNode:
         reachable, frozen: see `World.partition` and `World.freeze`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        key: str,
-        settings: RendezvousSettings,
-        now: Instant,
-        stops_in: Duration = 0.0,
-        max_restarts: int = 3,
-    ) -> None:
+    def __init__(self, name: str, key: str, settings: RendezvousSettings, now: Instant) -> None:
         self.name = name
         self.key = key
-        self.stops_in = stops_in
-        node = described.Node(name, host=name, max_restarts=max_restarts, stop_timeout=stops_in)
+        self.stops_in: Duration = 0.0
+        node = described.Node(name, host=name, max_restarts=3, stop_timeout=0.0)
         self.machine = Node(Entry.of(node, key), settings)
         self.phase = Phase.WANTS
         self.rounds: list[tuple[RoundId, int]] = []
@@ -172,12 +164,11 @@ class World:
 
     # -- events and faults
 
-    def join(self, name: str, stops_in: Duration = 0.0, called: str | None = None, max_restarts: int = 3) -> WorldNode:
+    def join(self, name: str, called: str | None = None) -> WorldNode:
         """Start a node that announces `called` (default: `name`). Raises ValueError if `name` was used before."""
         if name in self.nodes:
             raise ValueError(f"the name {name!r} was used before")
-        made = WorldNode(called or name, f"{name}/1", self.settings, self.clock.now(), stops_in, max_restarts)
-        self.nodes[name] = made
+        made = self.nodes[name] = WorldNode(called or name, f"{name}/1", self.settings, self.clock.now())
         return made
 
     def crash(self, name: str) -> None:
