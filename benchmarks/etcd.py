@@ -32,7 +32,7 @@ def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
     made.add_argument("--nodes", type=numbers, default=[8, 256, 1000], help="N (8,256,1000)")
-    made.add_argument("--apart", type=numbers, default=[96], help="N, each agent in its own process (96)")
+    made.add_argument("--apart", type=numbers, default=[256], help="N, each agent in its own process (256)")
     made.add_argument("--runs", type=int, default=3, help="runs of each N (3)")
     made.add_argument("--steady-nodes", type=int, default=64, help="agents whose calls are counted (64)")
     made.add_argument("--steady-seconds", type=float, default=20.0, help="how long to count calls (20)")
@@ -42,7 +42,7 @@ def options() -> argparse.ArgumentParser:
 
 def join_row(nodes: int, runs: int, apart: bool = False) -> tuple[Row, list[float]]:
     """A row with the median and its limit."""
-    joined = [once("elastic-etcd", nodes, LIMIT_S, nodes if apart else PROCESSES) for _ in range(runs)]
+    joined = [once("elastic-etcd", nodes, LIMIT_S, apart) for _ in range(runs)]
     what = f"{nodes} agents joined{', each in its own process' if apart else ''}"
     row, seconds = seconds_row(what, {"elastic": joined}), formed(joined)
     if not apart and (limit := JOIN_TARGETS_S.get(nodes)) is not None:

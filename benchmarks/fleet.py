@@ -204,25 +204,24 @@ def _plus(total: Traffic, before: Mapping[str, int], now: Mapping[str, int], to_
     )
 
 
-def shares(nodes: int, processes: int = PROCESSES) -> list[tuple[int, int]]:
+def shares(nodes: int) -> list[tuple[int, int]]:
     """The first number and the count of agents for each process. No process is empty."""
-    used = min(nodes, processes)
+    used = min(nodes, PROCESSES)
     bounds = [nodes * number // used for number in range(used + 1)]
     return [(first, end - first) for first, end in itertools.pairwise(bounds)]
 
 
 @contextmanager
-def fleet(
-    launcher: str, nodes: int, join_timeout_s: int, conf: str = "", processes: int = PROCESSES
-) -> Iterator[Fleet]:
-    """A store, and `nodes` agents with min = max = `nodes` in several processes, with connected handlers. `conf` has
-    options of elastic-core's rendezvous, as in --rdzv-conf."""
+def fleet(launcher: str, nodes: int, join_timeout_s: int, conf: str = "", apart: bool = False) -> Iterator[Fleet]:
+    """A store, and `nodes` agents with min = max = `nodes`, with connected handlers. The agents are threads in several
+    processes, or each in its own process if `apart` is true. `conf` has options of elastic-core's rendezvous, as in
+    --rdzv-conf."""
     run_id = uuid.uuid4().hex[:12]
     with helping([[str(WORKERS / STORES.get(launcher, "store_server.py"))]]) as [store]:
         port = int(store.answer(monotonic() + START_LIMIT_S))
         common = [str(WORKERS / "agents.py"), launcher, str(port), run_id, str(nodes)]
-        more = [str(join_timeout_s), *([conf] if conf else [])]
-        commands = [[*common, str(first), str(count), *more] for first, count in shares(nodes, processes)]
+        more = [str(join_timeout_s), "FORKS" if apart else "THREADS", *([conf] if conf else [])]
+        commands = [[*common, str(first), str(count), *more] for first, count in shares(nodes)]
         with helping(commands) as agents:
             deadline = monotonic() + START_LIMIT_S
             for helper in agents:

@@ -1,6 +1,7 @@
 """How long do N agents need to form a round if all join together?
 
 The N agents are threads in 8 processes, a TCPStore is a separate process, and min = max = N. All run on this machine.
+Threads of a process wait for its interpreter lock. With `--apart`, each agent has its own process, as in a job.
 Handlers are connected beforehand. The time runs from the start of the first join to the return of the last one. All
 agents must get the same members, and ranks 0 to N - 1.
 
@@ -48,6 +49,7 @@ def options() -> argparse.ArgumentParser:
     made.add_argument(
         "--signed-nodes", type=numbers, default=[8, 256, 1024], help="N for elastic with a secret (8,256,1024)"
     )
+    made.add_argument("--apart", type=numbers, default=[256], help="N for elastic, each in its own process (256)")
     made.add_argument("--runs", type=int, default=10, help="runs of each N (10)")
     made.add_argument("--join-timeout", type=int, default=300, help="join timeout of both launchers in seconds (300)")
     made.add_argument("--torchrun-fails-at", type=numbers, default=[], help="N at which to show that torchrun fails")
@@ -57,10 +59,10 @@ def options() -> argparse.ArgumentParser:
     return made
 
 
-def once(launcher: str, nodes: int, join_timeout_s: int, processes: int = PROCESSES) -> Joined:
-    """Form one round of new agents over a new store."""
+def once(launcher: str, nodes: int, join_timeout_s: int, apart: bool = False) -> Joined:
+    """Form one round of new agents over a new store. If `apart` is true, each agent has its own process."""
     try:
-        with fleet(launcher, nodes, join_timeout_s, processes=processes) as ready:
+        with fleet(launcher, nodes, join_timeout_s, apart=apart) as ready:
             joined = ready.join(join_timeout_s + LIMIT_BEYOND_JOIN_S)
     except BenchmarkError as error:
         print(error, file=sys.stderr)  # in full; a table has room for its first line only
@@ -124,6 +126,11 @@ def rows(runs: Mapping[str, Mapping[int, Sequence[Joined]]]) -> list[Row]:
     return [row(nodes, runs) for nodes in sorted({measured for of_one in runs.values() for measured in of_one})]
 
 
+def apart_row(nodes: int, runs: Sequence[Joined]) -> Row:
+    """A row for elastic-core with each agent in its own process."""
+    return seconds_row(f"{nodes} agents joined, each in its own process", {"elastic": runs})
+
+
 def late_row(nodes: int, runs: Sequence[Joined]) -> Row:
     """A row for elastic-core that includes the time to connect."""
     return seconds_row(f"{nodes} agents connected and joined", {"elastic": runs})
@@ -172,10 +179,15 @@ def measure(arguments: argparse.Namespace) -> Report:
         nodes: [once("elastic-late", nodes, arguments.join_timeout) for _ in range(arguments.runs)]
         for nodes in (arguments.late_nodes if "elastic" in runs else [])
     }
+    apart = {
+        nodes: [once("elastic", nodes, arguments.join_timeout, apart=True) for _ in range(arguments.runs)]
+        for nodes in (arguments.apart if "elastic" in runs else [])
+    }
     beyond = {nodes: once("torchrun", nodes, arguments.fail_timeout) for nodes in arguments.torchrun_fails_at}
     report = Report("rendezvous", {"processes": PROCESSES})
     report.rows = rows(runs)
     report.rows += [late_row(nodes, of_n) for nodes, of_n in late.items()]
+    report.rows += [apart_row(nodes, of_n) for nodes, of_n in apart.items()]
     report.rows += signed_rows(
         arguments.signed_nodes if "elastic" in runs else [], arguments.runs, arguments.join_timeout
     )
@@ -183,7 +195,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     report.measurements = {
         "seconds": {
             name: {nodes: [run.seconds for run in of_n if not run.errors] for nodes, of_n in of_one.items()}
-            for name, of_one in {**runs, "elastic-late": late}.items()
+            for name, of_one in {**runs, "elastic-late": late, "elastic-apart": apart}.items()
         },
         "beyond": {nodes: {"seconds": joined.seconds, "errors": joined.errors} for nodes, joined in beyond.items()},
     }

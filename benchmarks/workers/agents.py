@@ -1,6 +1,6 @@
-"""Many agents in one process, each a thread with a separate rendezvous handler.
+"""Many agents, each with a separate rendezvous handler, as threads of one process or in processes forked from it.
 
-    agents.py LAUNCHER PORT RUN_ID NODES FIRST COUNT JOIN_TIMEOUT_S [NAME=VALUE,...]
+    agents.py LAUNCHER PORT RUN_ID NODES FIRST COUNT JOIN_TIMEOUT_S THREADS|FORKS [NAME=VALUE,...]
 
 The last argument has rendezvous options of elastic-core. Creates the handlers `FIRST` to `FIRST + COUNT - 1` of a job
 of `NODES` nodes with the store on `PORT`, and prints a line when they are ready. Then it answers each line of JSON on
@@ -16,16 +16,18 @@ standard input with one line, and exits at the end of the input:
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import resource
+import socket
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from traffic import connections
 
@@ -201,6 +203,9 @@ MAKERS: dict[str, Callable[[Setting, int], Any]] = {
     "torchrun": torchrun_handler,
 }
 
+# The modules that an agent needs, if they differ from those of c10d.
+SHARED = {"elastic-etcd": ("grpc", "elastic_etcd.backend.create")}
+
 
 def join(agents: list[Agent], at: float) -> dict[str, Any]:
     """Let all agents join at the given instant. Returns when the last one has finished."""
@@ -235,18 +240,64 @@ def answer(agents: list[Agent], request: dict[str, Any]) -> dict[str, Any]:
     return {"connections": {name: asdict(counted) for name, counted in connections().items()}}
 
 
+def serve(agents: list[Agent], requests: TextIO, answers: TextIO) -> None:
+    """Answer requests until their end."""
+    print(json.dumps({"made": len(agents)}), file=answers, flush=True)
+    for line in requests:
+        print(json.dumps(answer(agents, json.loads(line))), file=answers, flush=True)
+
+
+def fork(setting: Setting, numbers: range) -> list[TextIO]:
+    """Fork a process for each agent. Returns the streams through which they are asked."""
+    streams: list[TextIO] = []
+    for number in numbers:
+        here, there = socket.socketpair()
+        if os.fork() == 0:
+            for stream in (here, *streams):  # otherwise, the processes would not see the end of this one
+                stream.close()
+            own = there.makefile("rw")
+            serve([Agent(node_name(number), MAKERS[setting.launcher](setting, number))], own, own)
+            os._exit(0)
+        there.close()
+        streams.append(here.makefile("rw"))
+        here.close()
+    return streams
+
+
+def relay(streams: list[TextIO], requests: TextIO, answers: TextIO) -> None:
+    """Pass each request to all processes, and combine their answers."""
+    line = ""
+    while True:
+        total: dict[str, Any] = {}
+        for one in map(json.loads, [stream.readline() for stream in streams]):
+            for key, value in one.items():
+                known = total.get(key)
+                total[key] = (
+                    value if known is None else {**known, **value} if isinstance(value, dict) else known + value
+                )
+        print(json.dumps(total), file=answers, flush=True)
+        if not (line := requests.readline()):
+            return
+        for stream in streams:
+            stream.write(line)
+            stream.flush()
+
+
 def main() -> None:
-    launcher, port, run_id, nodes, first, count, timeout, *more = sys.argv[1:]
+    launcher, port, run_id, nodes, first, count, timeout, kind, *more = sys.argv[1:]
     conf = dict(pair.split("=", 1) for text in more for pair in text.split(","))
     setting = Setting(launcher, int(port), run_id, int(nodes), int(first), int(count), int(timeout), conf)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     numbers = range(setting.first, setting.first + setting.count)
-    agents = [Agent(node_name(number), MAKERS[setting.launcher](setting, number)) for number in numbers]
-    print(json.dumps({"made": len(agents)}), flush=True)
-    for line in sys.stdin:
-        print(json.dumps(answer(agents, json.loads(line))), flush=True)
+    if kind == "FORKS":
+        for module in SHARED.get(launcher, ("torch.distributed", "elastic_c10d.create")):
+            importlib.import_module(module)  # forked processes share it
+        relay(fork(setting, numbers), sys.stdin, sys.stdout)
+    else:
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        agents = [Agent(node_name(number), MAKERS[setting.launcher](setting, number)) for number in numbers]
+        serve(agents, sys.stdin, sys.stdout)
     os._exit(0)  # skips the handlers' shutdown, which is not measured
 
 

@@ -134,9 +134,10 @@ def test_tcp_store_request_is_one_segment():
 
 
 @pytest.mark.torch
-def test_ended_round_is_reported_with_its_reason():
+@pytest.mark.parametrize("apart", [False, True], ids=["threads", "processes"])
+def test_ended_round_is_reported_with_its_reason(apart):
     """Otherwise `alarms` would never count a false alarm."""
-    with fleet("elastic", 3, 100, "keep_alive_interval=0.5,keep_alive_max_attempt=100") as agents:
+    with fleet("elastic", 3, 100, "keep_alive_interval=0.5,keep_alive_max_attempt=100", apart) as agents:
         assert not agents.join(100).errors
         assert agents.ended() == []
         agents.agents.pop().process.kill()
