@@ -93,7 +93,7 @@ def test_watching_node_notices_its_withdrawal_without_a_renewal(backend, backgro
         except EntryDroppedError:
             return True
 
-    eventually(notices, LONG / 6, "a heartbeat notices the withdrawal")
+    eventually(notices, LONG / 2, "a heartbeat notices the withdrawal before a renewal is due")
 
 
 class Reads(EtcdClient):
