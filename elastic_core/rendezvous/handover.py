@@ -11,9 +11,9 @@
    into the store that another node has started at the endpoint. If the new host is lost and a node on its machine
    starts the store again at the new address, that node does the same.
 
-If no heir takes over in time, the host records that the store stays where it is, and the nodes begin a new epoch in it.
-The nodes also begin a new epoch here if a marker leads back to the same store. The same applies if a marker leads to an
-address where no store answers, and that store's host has stopped checking its pointer here.
+If no heir takes over in time, the host records that the store stays where it is, and the nodes begin a new epoch in it
+with the newest state. The nodes also do so if a marker leads back to the same store, or if it leads to an address where
+no store answers, and that store's host has stopped checking its pointer here. The state may then be old.
 
 Such a host may merely have been cut off. In that case, it later finds that nodes have continued at the endpoint without
 it. It then ends its own epoch with a marker that leads to the endpoint.

@@ -223,7 +223,7 @@ class StoreBackend(RosterBackend):
                 return "", set()
             first = [key for key in heirs if key in present]
             epoch.versions.freeze(store, [*first, *(key for key in present if key not in first)])
-            return self._successor(store, epoch, timeout, stays=True), set(present)
+            return self._successor(store, epoch, timeout), set(present)
 
         if self._mover is None or not self._connector.hosts:
             return False
@@ -293,9 +293,7 @@ class StoreBackend(RosterBackend):
                 except StoreMoving as moving:
                     if where := self._directed_to(store, epoch, moving.heirs, trail):
                         raise StoreMoved(where) from None
-                    if self._begin_epoch(store, epoch):
-                        with contextlib.suppress(StoreMoving):  # the new epoch's host has left already
-                            self._copy_state(epoch, store)
+                    self._begin_epoch(store, epoch, copies=True)
                     raise EpochEnded from None
             except EpochEnded as error:
                 if self._current_epoch(store) is epoch:
@@ -311,7 +309,8 @@ class StoreBackend(RosterBackend):
 
     def _directed_to(self, store: Store, epoch: _Epoch, heirs: Sequence[str], trail: dict[str, bool]) -> str:
         """Return the address to which a marker leads, or an empty string if the store stays here. Raises
-        RendezvousConnectionError as long as the answer is unknown, or if this process only reads."""
+        RendezvousConnectionError as long as the answer is unknown. A process that only reads also gets this error if
+        the store stays and no node has begun a new epoch yet."""
         if self._has_ended(store, epoch):
             return ""
         try:
@@ -323,10 +322,10 @@ class StoreBackend(RosterBackend):
             trail.update((place, True) for place in trail if self._mover.connected_to(place))
             found, circles = f"no store answers at {where}", trail.get(where, True)
         except RendezvousConnectionError as error:
-            found, circles = str(error), self._connector.hosts  # the store's host would know where it is
+            found, circles = str(error), False
         if self._has_ended(store, epoch) or (not self._observes and (circles or self._is_left(store, epoch))):
             return ""
-        raise RendezvousConnectionError(f"the rendezvous store has moved, but {found}")
+        raise RendezvousConnectionError(f"the rendezvous store was to move, but {found}")
 
     def _has_ended(self, store: Store, epoch: _Epoch) -> bool:
         return epoch_named(peek(store, epoch.keys.id) or b"") != epoch.name
@@ -356,12 +355,10 @@ class StoreBackend(RosterBackend):
         if mover and where and not self._pointer and self._connector.hosts and mover.connected_to(where):
             self._pointer = Pointer(mover, self._run_id, self._seal, where)
 
-    def _successor(
-        self, store: Store, epoch: _Epoch, timeout: Duration, heirs: Sequence[str] = (), stays: bool = False
-    ) -> str:
+    def _successor(self, store: Store, epoch: _Epoch, timeout: Duration, heirs: Sequence[str] = ()) -> str:
         """Return the store's new address, or an empty string if the store stays here. If it is this node's turn, the
-        node takes over the store. `stays` is True if this node serves the store and will keep it if no other node takes
-        it over in time. Raises RendezvousConnectionError if no node has taken the store over yet."""
+        node takes over the store. If this node serves the store and no other node takes it over in time, records that
+        the store stays. Raises RendezvousConnectionError if no node has taken the store over yet."""
         if self._mover is None:
             raise foreign("a store that never moves", "a marker of its move")
         place = None if self._observes else turn(heirs, epoch.log.own_keys, self._mover.listed)
@@ -373,7 +370,7 @@ class StoreBackend(RosterBackend):
             value = peek(store, key)
         if value is None and place is not None:
             value = self._inherit(store, epoch)
-        if value is None and stays:
+        if value is None and self._connector.hosts:  # a late heir must not take over
             value = create(store, key, self._seal.sealed(key, STAYS.encode()))
         if value is None:
             raise RendezvousConnectionError("its host has left, and no other node hosts it yet")
@@ -401,7 +398,7 @@ class StoreBackend(RosterBackend):
         where, connection = served
         forward = self._seal.sealed(epoch.keys.moved, where.encode())
         try:
-            self._copy_state(epoch, connection.store)
+            self._copy_state(epoch, connection.store, self._name_of_epoch(connection.store))
             found = create(store, epoch.keys.moved, forward)
         except StoreMoving:  # another process has written a pointer into the empty store
             self._mover.stop_serving()
@@ -450,6 +447,8 @@ class StoreBackend(RosterBackend):
                 except ForeignWrite:
                     self._begin_epoch(store, epoch)
                     raise
+            elif self._mover is not None:  # the store stays, even if this node was about to take it over
+                self._mover.stop_serving(unless=self._moved_to)
             self._is_handed_over = False
             self._epoch = epoch
             if before is not None:
@@ -469,20 +468,21 @@ class StoreBackend(RosterBackend):
             get_logger().warning("store overwritten", reason=found)
             self._begin_epoch(store, epoch)
 
-    def _begin_epoch(self, store: Store, after: _Epoch) -> bool:
-        """Begin a new epoch unless another node has already done so. Returns whether this call has begun it."""
+    def _begin_epoch(self, store: Store, after: _Epoch, copies: bool = False) -> None:
+        """Begin a new epoch unless another node has already done so. If `copies` is True, no node finds the new epoch
+        before it has the newest state of this one, which is frozen."""
         standing, name = peek(store, after.keys.id), new_epoch()
-        if standing is None or epoch_named(standing) != after.name:
-            return False
-        return compare_set(store, after.keys.id, standing, name) == name
+        if standing is not None and epoch_named(standing) == after.name:
+            if copies:
+                self._copy_state(after, store, name.decode())
+            compare_set(store, after.keys.id, standing, name)
 
-    def _copy_state(self, ended: _Epoch, store: Store) -> None:
-        """Write the newest state of a frozen epoch to the store's current epoch, unless that one has a state."""
-        begun = self._known_as(self._name_of_epoch(store))
+    def _copy_state(self, ended: _Epoch, store: Store, name: str) -> None:
+        """Write the newest state of a frozen epoch to the epoch of this name, unless that one has a state."""
         with contextlib.suppress(ForeignStateError):  # the nodes then write back the state that they know
             standing = ended.versions.standing()
             if standing is not None:
-                begun.versions.write(store, standing[0], 0)
+                self._known_as(name).versions.write(store, standing[0], 0)
 
     def _name_of_epoch(self, store: Store) -> str:
         key = Keys(self._run_id).id

@@ -272,10 +272,11 @@ class Versions:
     def write(self, store: Store, state: bytes, after: int) -> tuple[bytes, Version, bool] | None:
         """Write version `after` + 1 unless it exists. Returns the newest version, and whether this call wrote it. Each
         value begins with its writer's id. If two nodes write the same state, only one of them is therefore reported as
-        the writer. A node that repeats a write also learns whether its first attempt had succeeded."""
+        the writer. A node that repeats a write also learns whether its first attempt had succeeded. Raises EpochEnded
+        if the store no longer has the newest known version."""
         number = after + 1
         value = self._writer + b":" + self._seal.sealed(self._keys.state(number), state)
-        if after > self._number():
+        if after > self._number() or not self._is_stored(store):
             self.newest(store)
         if after > self._number() or not self._created(store, number, value):
             standing = self.newest(store)
@@ -334,8 +335,6 @@ class Versions:
             found = as_number(self._keys.head, compare_set(store, self._keys.head, b"%d" % head, b"%d" % number))
             if found >= number:
                 return found
-            if not self._is_stored(store):
-                raise EpochEnded("the newest state is missing or differs: the store came back with older data")
             absent = found == head  # the key did not exist
             head = as_number(self._keys.head, create(store, self._keys.head, b"0")) if absent else found
 

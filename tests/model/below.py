@@ -71,7 +71,7 @@ class Place:
         self.where, self.host = where, host
         self.store = MemoryStore(timedelta(seconds=1))
         self.alive = True
-        self.kept = False  # whether its host gave up handing it over
+        self.kept = False  # whether its host gave up handing it over and has recorded that
         self.lives = 0
         self.before: dict[str, bytes] = {}
 

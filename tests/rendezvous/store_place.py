@@ -47,21 +47,23 @@ class Place:
         """Call `act` just before the next such operation on this key runs."""
         self._traps[operation, str((key,))] = lambda *arguments: act()
 
-    def lose(self, operation, key, lands):
-        """Break the connection at that operation: after it ran if `lands`, else before."""
+    def lose(self, operation, key, lands, *expected):
+        """Break the connection at that operation: after it ran if `lands`, else before. `expected` is the value that a
+        compare_set has to expect (default: any)."""
 
         def broken(*arguments):
             if lands:
                 getattr(self.store, operation)(*arguments)
             raise BrokenPipeError("the connection broke")
 
-        self._traps[operation, str((key,))] = broken
+        self._traps[operation, str((key, *expected))] = broken
 
     def entered(self, operation, arguments):
         """Run the trap set for this operation, if there is one."""
-        act = self._traps.pop((operation, str(arguments[:1])), None)
-        if act is not None:
-            act(*arguments)
+        for length in (1, 2):
+            act = self._traps.pop((operation, str(arguments[:length])), None)
+            if act is not None:
+                act(*arguments)
 
     def client(self):
         if self.away:

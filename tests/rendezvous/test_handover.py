@@ -173,9 +173,9 @@ class HostConnector(Connector):
     hosts = True
 
 
-@pytest.mark.parametrize("secrets", [[], [b"s" * 32]])
-def test_heir_that_is_too_late_stops_its_store(secrets):
-    """The host gives up while the heir starts its store."""
+@pytest.mark.parametrize(("secrets", "loses"), [([], False), ([b"s" * 32], False), ([], True)])
+def test_heir_that_is_too_late_stops_its_store(secrets, loses):
+    """The host gives up while the heir starts its store. It may have lost the answer to its marker and tried again."""
 
     class LateHeir(Mover):
         def serve(self):
@@ -189,6 +189,10 @@ def test_heir_that_is_too_late_stops_its_store(secrets):
         backend.sign_with(seal)
         backend.announce(key, b"entry")
     host.set_state(b"state")
+    if loses:
+        old.lose("compare_set", KEYS.state(2), lands=True)
+        with pytest.raises(RendezvousConnectionError):
+            host.hand_over(["a/1"], 0.2)
     with ThreadPoolExecutor() as threads:
         gives_up = threads.submit(host.hand_over, ["a/1"], 0.2)
         while not gives_up.done():
@@ -217,7 +221,20 @@ def test_observer_does_not_use_up_the_state_of_a_store_that_was_kept():
         backend.close()
 
 
-def test_heir_that_failed_to_record_its_store_stops_it():
+def test_state_of_a_store_that_stays_survives_a_lost_answer():
+    """The node has begun the next epoch, but does not know it."""
+    old, node = frozen(Mover())
+    old.store.set(KEYS.moved, HmacSeal("job").sealed(KEYS.moved, STAYS.encode()))
+    old.lose("compare_set", KEYS.id, True, KEYS.epoch.encode())
+    with pytest.raises(RendezvousConnectionError):
+        node.get_state()
+    assert old.store.get(KEYS.id) != KEYS.epoch.encode()
+    assert node.get_state()[0] == b"state"
+    node.close()
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["heir begins the epoch", "another node begins it"])
+def test_heir_that_failed_to_record_its_store_stops_it(begins):
     mover = Mover()
     old, node = frozen(mover)
     old.lose("compare_set", KEYS.moved, lands=False)
@@ -225,6 +242,10 @@ def test_heir_that_failed_to_record_its_store_stops_it():
         node.get_state()
     assert mover.serves
     old.store.set(KEYS.moved, HmacSeal("job").sealed(KEYS.moved, STAYS.encode()))
+    if begins:
+        other = StoreBackend(Connector(old, Mover()), "job", mover=Mover())
+        assert other.get_state()[0] == b"state"
+        other.close()
     assert node.get_state()[0] == b"state"  # in a new epoch of the old store
     assert (mover.followed, mover.serves) == ("", False)
     node.close()

@@ -49,14 +49,19 @@ def test_writer_continues_from_a_lagging_hint(store, client):
     assert store.get(KEYS.head) == b"11"
 
 
-def test_version_after_one_that_was_lost_ends_the_epoch(store, client):
-    """Other nodes wait for the lost version, so they would not see the one after it."""
+@pytest.mark.parametrize("instead", [None, b"another:x"], ids=["gap", "another version"])
+def test_no_version_is_written_after_one_that_was_lost(store, client, instead):
+    """Nodes that wait for the lost version would not see it, and others would follow it in an epoch that has ended."""
     writer = client()
     write(writer, store, 3)
     store.delete_key(KEYS.state(3))  # the store has returned with older data
     store.set(KEYS.head, "2")
+    if instead is not None:
+        store.set(KEYS.state(3), instead)
+        store.set(KEYS.head, "3")
     with pytest.raises(EpochEnded):
         writer.write(store, b"4", 3)
+    assert not store.check([KEYS.state(4)])
 
 
 def test_next_writer_deletes_what_dead_writers_left(store, client):
