@@ -67,38 +67,6 @@ def test_worker_started_during_ctrl_c_is_killed(sleeping, local_workers, plan, r
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-class SignaledStarter:
-    """A starter that reports its process id and gets SIGTERM before the process is registered."""
-
-    def __init__(self, starter, writer):
-        self._starter = starter
-        self._writer = writer
-
-    def start(self, launch):
-        child = self._starter.start(launch)
-        os.write(self._writer, b"%d\n" % child.pid)
-        signal.raise_signal(signal.SIGTERM)
-        return child
-
-
-def test_guardian_knows_a_worker_before_handlers_run(
-    python, local_workers, plan, pipe, lines_of, running, until, clean_up
-):
-    """An agent killed at that moment leaves no worker."""
-    rounds = local_workers(SignaledStarter(python(SLEEP), pipe[1]))
-    agent = os.fork()
-    if agent == 0:
-        signal.signal(signal.SIGTERM, lambda number, frame: os.kill(os.getpid(), signal.SIGKILL))
-        try:
-            rounds.start(plan(1))
-        finally:
-            os._exit(1)
-    [worker] = map(int, lines_of(pipe[0]))
-    clean_up.append(worker)
-    assert os.waitpid(agent, 0)[1] == signal.SIGKILL
-    until(lambda: not running(worker), "the end of the worker")
-
-
 @pytest.mark.usefixtures("interruptible")
 def test_py_spy_is_killed_on_ctrl_c(spy, tmp_path, until, running):
     environment = spy(f"echo $$ > {tmp_path}/pid\nkill -INT $PPID\nexec sleep 600")
