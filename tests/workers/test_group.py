@@ -63,6 +63,7 @@ def test_failure_is_known_before_other_workers_stop(local_workers, python, plan)
     assert rounds.workers.failures() == {}
     rounds.wait_for_exits(1)
     assert rounds.workers.running() == [0]
+    assert len(rounds.workers.leftovers()) == 1
     assert {rank: failure.reason for rank, failure in rounds.workers.failures().items()} == {1: "exit code 5"}
     rounds.workers.send_signal(signal.SIGTERM)
     rounds.wait_for_exits(1)
@@ -129,16 +130,6 @@ def test_process_outside_session_is_logged_not_killed(local_workers, python, pla
     assert "timer ignored" not in capsys.readouterr().err
 
 
-def test_killed_worker_fails_with_the_given_reason(local_workers, python, plan):
-    rounds = local_workers(python(SLEEP))
-    pids = rounds.start(plan(2))
-    assert rounds.workers.kill(pids[1], "it hangs") == 1
-    rounds.workers.send_signal(signal.SIGKILL)
-    rounds.wait_for_exits(2)
-    rounds.finish()
-    assert {rank: f.reason for rank, f in rounds.workers.failures().items()} == {1: "it hangs"}
-
-
 def test_leftover_processes_are_found_and_have_sentinels(local_workers, python, plan, until):
     code = """
         import os, time
@@ -164,15 +155,6 @@ def test_leftover_processes_are_found_and_have_sentinels(local_workers, python, 
     wait_readable(workers.drain(), LONG)
     workers.finish()
     assert workers.failures() == {}
-
-
-def test_leftovers_finds_workers_after_the_first_exit(local_workers, python, plan):
-    rounds = local_workers(python("import os, time; os.environ['RANK'] == '0' or time.sleep(600)"))
-    rounds.start(plan(2))
-    assert [e.local_rank for e in rounds.wait_for_exits(1)] == [0]
-    assert [left.pid for left in rounds.workers.leftovers()]
-    rounds.workers.send_signal(signal.SIGTERM)
-    assert [e.local_rank for e in rounds.wait_for_exits(1)] == [1]
 
 
 def test_rounds_have_separate_failures_and_log_folders(local_workers, python, plan, tmp_path):

@@ -81,10 +81,10 @@ def test_sleeping_worker_leaves_its_stack(hang, python, tmp_path):
     assert failure.stderr_tail == ("ready",)
 
 
-@pytest.mark.parametrize("hangs", ["time.sleep(600)", "import ctypes; ctypes.PyDLL(None).pause()"])
-def test_worker_dying_of_sigabrt_ends_the_wait_and_leaves_its_stack(hangs, hang, python, tmp_path):
-    """The second one holds the interpreter's lock in C."""
-    rounds, pids = hang(python(WAIT.format(hang=hangs)), workers=4, log_dir=tmp_path)
+def test_workers_hung_in_c_with_the_interpreters_lock_leave_their_stacks(hang, python, tmp_path):
+    """The end of each ends the wait for it."""
+    code = WAIT.format(hang="import ctypes; ctypes.PyDLL(None).pause()")
+    rounds, pids = hang(python(code), workers=4, log_dir=tmp_path)
 
     def seconds(pid):
         begun = time.monotonic()
@@ -209,9 +209,10 @@ def test_hung_worker_exiting_0_on_sigabrt_has_failed(hang, call, function_module
 
 
 def test_py_spy_dumps_the_stack_if_faulthandler_is_off(hang, python, spy, tmp_path):
-    environment = {**spy('echo "Thread $3 (idle)"'), "PYTHONFAULTHANDLER": ""}  # turned off by the user
+    script = 'echo "asked: $*"; echo; echo "Thread $3 (idle)"'
+    environment = {**spy(script), "PYTHONFAULTHANDLER": ""}  # turned off by the user
     rounds, pids = hang(python(SLEEP), log_dir=tmp_path, environment=environment)
-    assert killed(rounds, pids[0]).stack == f"Thread {pids[0]} (idle)"
+    assert killed(rounds, pids[0]).stack == f"asked: dump --pid {pids[0]}\n\nThread {pids[0]} (idle)"
 
 
 def test_hung_worker_is_killed_with_its_children_only(hang, python, tmp_path, running, until):
@@ -229,6 +230,7 @@ def test_hung_worker_is_killed_with_its_children_only(hang, python, tmp_path, ru
     assert [ended.local_rank for ended in rounds.wait_for_exits(1)] == [1]
     assert rounds.workers.running() == [0]
     assert failure_of(rounds, 1).caused_by is None
+    assert list(rounds.workers.failures()) == [1]  # the other one was stopped
 
 
 def test_timer_of_a_child_kills_its_worker_and_dumps_both(hang, python, tmp_path, running):

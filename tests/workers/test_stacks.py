@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.workers import sessions
 from elastic_core.workers.channel import MOST_CHARACTERS, MOST_LINES, DumpSink, arranged, bounded
 from elastic_core.workers.hang import abort, pyspy_dump
 
@@ -193,39 +192,15 @@ def test_any_bytes_after_a_dump_are_accepted(data):
     assert sink.text().splitlines()[0].startswith(("Current thread", "Thread"))
 
 
-@pytest.fixture
-def sleeper(spawn, pipe, lines_of):
-    """A function that starts a sleeping Python process and returns it once it is ready."""
-
-    def sleeper(code="", *flags):
-        ready = f"{code}\nimport os, sys, time\nos.write(int(sys.argv[1]), b'ready\\n')\ntime.sleep(600)"
-        process = spawn(ready, pipe[1])
-        lines_of(pipe[0])
-        return process
-
-    return sleeper
-
-
-def test_catches_detects_sigabrt_handlers(sleeper):
-    assert sessions.catches(sleeper("import faulthandler; faulthandler.enable()").pid, signal.SIGABRT)
-    assert not sessions.catches(sleeper().pid, signal.SIGABRT)
-    assert not sessions.catches(2**22 + 1, signal.SIGABRT)
-
-
-def test_abort_kills_a_stopped_process_without_core_dump(sleeper):
-    process = sleeper()
+def test_abort_kills_a_stopped_process_without_core_dump(spawn, pipe, lines_of):
+    process = spawn(f"import os, time; os.write({pipe[1]}, b'ready\\n'); time.sleep(600)")
+    lines_of(pipe[0])
     os.kill(process.pid, signal.SIGSTOP)
     abort(process.pid)
     _, status = os.waitpid(process.pid, 0)
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGABRT
     assert not os.WCOREDUMP(status)
     process.returncode = -signal.SIGABRT
-
-
-@pytest.mark.integration
-def test_py_spy_output_is_returned(spy):
-    text, why = pyspy_dump(77, spy('echo "asked: $*"; echo; echo "Thread 77 (idle)"'), LONG)
-    assert (text, why) == ("asked: dump --pid 77\n\nThread 77 (idle)", "")
 
 
 @pytest.mark.integration

@@ -40,14 +40,6 @@ def test_command_runs_in_its_own_session(launch, pipe, lines_of, until):
     assert starter.result(launch()) is None
 
 
-def test_command_is_bound_to_its_cpus(launch, pipe, lines_of, until):
-    one = max(os.sched_getaffinity(0))
-    code = "import os; print(os.sched_getaffinity(0))"
-    child = CommandStarter((sys.executable, "-S", "-c", code)).start(launch(stdout=pipe[1], cpus=frozenset({one})))
-    assert lines_of(pipe[0]) == [str({one})]
-    assert until(lambda: child.poll() is not None)
-
-
 def test_command_is_looked_up_in_the_workers_path(launch, tmp_path, until):
     (tmp_path / "tool").write_text("#!/bin/sh\nexit 5\n")
     (tmp_path / "tool").chmod(0o755)
