@@ -184,12 +184,6 @@ def test_ordinary_failures_are_curable(exitcode, tail):
     assert curable(exitcode, tail)
 
 
-@pytest.mark.integration
-def test_ordinary_python_errors_are_curable():
-    assert curable(*run_python("-c", "raise RuntimeError('no')"))
-    assert curable(*run_python("-c", "import no_such_module_at_all"))
-
-
 # -- error files
 
 

@@ -22,12 +22,6 @@ def ignored_ends():
     signal.signal(signal.SIGCHLD, before)
 
 
-def test_make_exits_visible_resets_ignored_sigchld(ignored_ends):
-    make_exits_visible()
-    assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
-    make_exits_visible()
-
-
 def test_make_exits_visible_fails_in_a_thread(ignored_ends):
     raised = []
 
