@@ -64,7 +64,7 @@ def run_python(*args, cwd=None):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("code", ["def f(:\n", "  x = 1\n y = 2\n", "if True:\n\tx = 1\n        y = 2\n"])
+@pytest.mark.parametrize("code", ["  x = 1\n y = 2\n", "if True:\n\tx = 1\n        y = 2\n"])
 def test_syntax_error_is_incurable(tmp_path, code):
     (tmp_path / "script.py").write_text(code)
     assert not curable(*run_python(str(tmp_path / "script.py")))

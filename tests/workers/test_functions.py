@@ -264,18 +264,13 @@ def test_script_runs_as_a_function(run, tmp_path, method):
     assert json.loads((tmp_path / "found").read_text()) == [[str(tmp_path / "script.py"), "--flag"], "imported"]
 
 
-def test_script_with_syntax_error_is_incurable(run, tmp_path):
-    (tmp_path / "script.py").write_text("def f(:\n")
-    failure = run(run_script, str(tmp_path / "script.py")).failures()[0]
-    assert not failure.curable
-
-
-def test_syntax_error_in_an_imported_module_is_curable(run, tmp_path):
+@pytest.mark.parametrize(("script", "curable"), [("broken.py", False), ("imports.py", True)])
+def test_only_a_syntax_error_of_the_script_itself_is_incurable(run, tmp_path, script, curable):
     (tmp_path / "broken.py").write_text("def f(:\n")
-    (tmp_path / "script.py").write_text("import broken\n")
-    failure = run(run_script, str(tmp_path / "script.py")).failures()[0]
-    assert "Traceback" in failure.message
-    assert failure.curable
+    (tmp_path / "imports.py").write_text("import broken\n")
+    failure = run(run_script, str(tmp_path / script)).failures()[0]
+    assert failure.curable == curable
+    assert "SyntaxError" in failure.message
 
 
 def test_unknown_start_method_is_rejected():

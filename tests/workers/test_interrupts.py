@@ -318,32 +318,6 @@ def only_this_code():
     sys.settrace(tracer)
 
 
-def spin():
-    """Wait for the alarm. A blocking call could miss a signal that comes just before it. This is a function because in
-    Python 3.13.0 an exception raised in a loop directly inside a `with` skips its end."""
-    until = time.monotonic() + LONG
-    while time.monotonic() < until:
-        pass
-
-
-@pytest.mark.unit
-@pytest.mark.usefixtures("only_this_code")
-def test_signal_at_any_time_leaves_the_block_whole(handle):
-    """The alarm comes at every point, also on entry and exit."""
-
-    handle(signal.SIGALRM, raise_error)
-    for turn in range(1000):
-        steps = []
-        with pytest.raises(HandlerError):
-            signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + turn % 200))
-            with interrupts_held():
-                steps.append("first")
-                steps.append("last")
-            spin()
-        assert steps in ([], ["first", "last"])
-        assert signal.getsignal(signal.SIGALRM) is raise_error
-
-
 @contextlib.contextmanager
 def signal_at(step, signum, raised):
     """Raise the signal at one step of the code that holds interrupts: before a line runs, or when a function begins or

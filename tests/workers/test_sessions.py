@@ -145,7 +145,9 @@ def test_process_in_its_own_session_is_left_alone(spawn, pipe, lines_of, running
     assert running(daemon)
 
 
-def test_leader_before_its_setsid_is_signaled(spawn):
+@pytest.mark.parametrize("table", [sessions.ProcTable, sessions.ProcessIds])
+def test_leader_before_its_setsid_is_signaled(spawn, table, monkeypatch):
+    monkeypatch.setattr(sessions, "best_table", table)
     process = spawn(SLEEP, session=False)
     assert os.getsid(process.pid) != process.pid
     leaders = leaders_of(process)
@@ -174,10 +176,14 @@ def test_process_older_than_its_ended_leader_is_spared(tree, running):
     assert running(found["grandchild"])
 
 
-def test_signaling_ended_processes_raises_nothing(spawn):
+@pytest.mark.parametrize("table", [sessions.ProcTable, sessions.ProcessIds])
+def test_ended_leader_has_no_members_and_can_be_signaled(spawn, table, monkeypatch):
+    monkeypatch.setattr(sessions, "best_table", table)
     process = spawn("pass")
     leaders = leaders_of(process)
     process.wait()
+    assert sessions.start_of(process.pid) == 0
+    assert sessions.members(leaders) == []
     sessions.send(process.pid, signal.SIGTERM)
     sessions.send_group(process.pid, signal.SIGTERM)
     sessions.send_all(leaders, signal.SIGTERM)
@@ -260,7 +266,7 @@ def no_proc(monkeypatch):
 
 def test_members_without_proc_are_leaders_and_their_groups(tree, until, running, no_proc):
     leader, found = tree
-    leaders = {leader.pid: sessions.start_of(leader.pid)}
+    leaders = leaders_of(leader)
     assert leaders == {leader.pid: sessions.UNKNOWN}
     assert pids_of(sessions.members(leaders)) == {leader.pid}
     leader.kill()
@@ -275,23 +281,6 @@ def test_start_times_are_trusted_without_proc(spawn, no_proc):
     start = sessions.ProcTable().stat(leader.pid).start
     sessions.guard(io.StringIO(f"watch {leader.pid} {start}\n"))
     assert leader.wait() == -signal.SIGKILL
-
-
-def test_leader_before_its_setsid_is_signaled_without_proc(spawn, no_proc):
-    process = spawn(SLEEP, session=False)
-    leaders = {process.pid: sessions.start_of(process.pid)}
-    assert pids_of(sessions.members(leaders)) == {process.pid}
-    sessions.send_all(leaders, signal.SIGTERM)
-    assert process.wait() == -signal.SIGTERM
-
-
-def test_ended_leader_has_no_members_without_proc(spawn, no_proc):
-    process = spawn("pass")
-    leaders = {process.pid: sessions.start_of(process.pid)}
-    process.wait()
-    assert sessions.start_of(process.pid) == 0
-    assert sessions.members(leaders) == []
-    sessions.end(leaders)
 
 
 HIDDEN = """
@@ -322,7 +311,7 @@ def test_leader_of_finds_the_worker_of_a_process(spawn, pipe, lines_of):
     """
     leader = spawn(code, pipe[1])
     child = int(lines_of(pipe[0])[0])
-    leaders = {leader.pid: sessions.start_of(leader.pid)}
+    leaders = leaders_of(leader)
     assert sessions.leader_of(leader.pid, leaders) == leader.pid
     assert sessions.leader_of(child, leaders) == leader.pid
     assert sessions.leader_of(os.getpid(), leaders) is None
