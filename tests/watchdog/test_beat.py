@@ -51,19 +51,6 @@ def test_file_without_heartbeat_is_unchanged(beats):
     assert not beats.changed()
 
 
-def test_heartbeats_are_seen_while_the_worker_runs(beats):
-    script = "for line in open(0): beat(); print('beaten', flush=True)"
-    command = [sys.executable, "-c", "from elastic_core.watchdog import beat\n" + script]
-    environ = {**os.environ, BEAT_FILE: str(beats.path)}
-    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
-        for _ in range(5):
-            assert not beats.changed()
-            worker.stdin.write(b"beat\n")
-            worker.stdin.flush()
-            assert worker.stdout.readline() == b"beaten\n"
-            assert beats.changed()
-
-
 def test_heartbeat_without_an_agent_does_nothing():
     run_well("beat(); beat()", None)
     beat()
@@ -126,14 +113,6 @@ def test_heartbeat_after_deletion_of_the_file_is_ignored(beats):
     assert not beats.changed()
     run_well("beat()", beats.path)
     assert not beats.changed()
-
-
-def test_file_is_private_and_removed_on_close(tmp_path):
-    file = HeartbeatFile(tmp_path / "beats")
-    assert file.path.stat().st_mode & 0o777 == 0o600
-    file.close()
-    file.close()
-    assert not file.path.exists()
 
 
 def test_existing_file_is_rejected(tmp_path):
