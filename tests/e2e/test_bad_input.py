@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import select
-import signal
 import socket
 import sys
-import sysconfig
-from pathlib import Path
 
 import pytest
 from job_of_nodes import free_port
@@ -79,59 +75,6 @@ def test_node_with_unwritable_log_dir_does_not_join(elastic):
     done = elastic.run(*flags, elastic.script("hello.py", "print('hello')\n"))
     assert done.code == BAD
     assert "--log-dir: cannot write to" in paragraph(done.err)
-
-
-def test_command_that_cannot_run_is_an_error(elastic):
-    (elastic.cwd / "plain.txt").write_text("not a program")
-    (elastic.cwd / "plain.txt").chmod(0o755)
-    done = elastic.run("--no-python", str(elastic.cwd / "plain.txt"))
-    assert done.code == BAD
-    assert "plain.txt" in paragraph(done.err)
-
-
-def site_without(distribution, folder):
-    """Fill the folder with links to all installed packages except one distribution."""
-    try:
-        own = {Path(file).parts[0] for file in importlib.metadata.distribution(distribution).files}
-    except importlib.metadata.PackageNotFoundError:
-        own = set()
-    for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        if entry.name not in own:
-            (folder / entry.name).symlink_to(entry)
-
-
-def test_missing_plugin_error_names_its_package(elastic, tmp_path_factory):
-    site = tmp_path_factory.mktemp("site")
-    site_without("elastic-file-timer", site)
-    start = (
-        "import runpy, site, sys; site.addsitedir(sys.argv.pop(1)); runpy.run_module('elastic_core', None, '__main__')"
-    )
-    run = ("run", "--watchdog=file", elastic.script("hello.py", "print('hello')\n"))
-    done = elastic.finish(elastic.program(sys.executable, "-S", "-c", start, str(site), *run))
-    assert (done.code, done.out) == (BAD, "")
-    assert "pip install elastic-file-timer" in paragraph(done.err)
-
-
-def test_failure_is_reported_without_its_stubborn_peer(elastic, read_fifo):
-    fifo, _ = read_fifo
-    script = elastic.script(
-        "deaf.py",
-        f"""
-        import os, signal, sys
-        if os.environ["RANK"] == "0":
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            print("ready", file=open({fifo!r}, "w"), flush=True)
-            while True:
-                signal.pause()
-        open({fifo!r}).readline()
-        sys.exit(3)
-        """,
-    )
-    done = elastic.run("--nproc-per-node=2", "--shutdown-timeout=0.3", script)
-    assert done.code == ExitCode.WORKER_FAILED
-    assert "rank 1 (local rank 1" in paragraph(done.err)
-    assert "exit code 3" in paragraph(done.err)
-    assert "Failed later" not in done.err  # elastic-core stopped rank 0, so that is no failure
 
 
 def test_leftover_grandchildren_are_ended(elastic):
@@ -220,37 +163,6 @@ def memory_group():
             continue
         return path
     return None
-
-
-def test_daemon_that_keeps_writing_does_not_delay_exit(elastic, read_fifo):
-    """The daemon has left its worker's session, and thus the job: the agent neither waits for it nor ends it."""
-    fifo, read = read_fifo
-    script = elastic.script(
-        "daemon.py",
-        f"""
-        import os, sys, time
-        left, ready = os.pipe()
-        if os.fork() == 0:
-            os.setsid()
-            os.write(ready, b"!")
-            with open({fifo!r}, "w") as fifo:
-                print(os.getpid(), file=fifo, flush=True)
-            while True:
-                os.write(2, b"tick\\n")
-                time.sleep(0.01)
-        os.read(left, 1)  # what is still in the session when the worker ends is ended with it
-        print("the worker is done", file=sys.stderr)
-        """,
-    )
-    process = elastic.start("run", script)
-    daemon = int(read(1)[0])
-    try:
-        process.wait(60)
-    finally:
-        os.kill(daemon, signal.SIGKILL)
-    done = elastic.finish(process)
-    assert done.code == 0
-    assert "the worker is done" in done.err
 
 
 def test_slow_console_gets_all_output(elastic):

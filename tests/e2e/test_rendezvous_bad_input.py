@@ -77,21 +77,3 @@ def test_loopback_endpoint_is_a_warning_for_several_nodes(job):
     assert "expected 2 nodes to join within 12 s (join_timeout)" in lonely.report
     assert single.code() == 0
     assert "rendezvous endpoint is loopback" not in single.err
-
-
-@pytest.mark.parametrize(
-    ("flags", "found"),
-    [
-        (
-            ("--nnodes=1:2", "--rdzv-conf=keep_alive_max_attempt=1"),
-            "keep_alive_max_attempt: expected a whole number >= 2, found '1'",
-        ),
-        (("--nnodes=1:2", "--rdzv-endpoint=host:port"), "--rdzv-endpoint"),
-    ],
-)
-def test_invalid_flags_are_errors_before_anything_starts(job, flags, found):
-    job.end()
-    agent = job.agent("a", *flags)
-    assert agent.code() == ExitCode.BAD_CONFIGURATION
-    assert found in agent.err
-    assert not job.rounds()
