@@ -151,11 +151,11 @@ def test_only_requests_and_changes_of_membership_are_orderly(verdict, asked, sta
 # The agent
 
 
-def stopped(make_node, steps, reluctant=(), acknowledged=(), fails_to_save=(), **more):
+def stopped(make_node, steps, reluctant=(), fails_to_save=(), **more):
     """Run workers that announce these steps until a signal comes. Returns them."""
 
     def begin(plan, workers):
-        workers.steps, workers.acknowledged = dict(enumerate(steps)), acknowledged
+        workers.steps = dict(enumerate(steps))
         node.agent.receive_signal(TERM)
 
     node = make_node(workers=FakeWorkers(begin, reluctant=reluctant, fails_to_save=fails_to_save), **more)
@@ -246,11 +246,6 @@ def test_failure_while_saving_is_named_and_leaves_the_others_their_time(make_nod
     assert SystemClock().now() - begun >= 1.0
     assert workers.signals == [TERM, CONT]
     assert 'workers have not saved: local_ranks=0,1 step=6 failed="local rank 0: exit code 1"' in logged()
-
-
-def test_worker_that_has_saved_but_runs_on_gets_the_signal_at_once(make_node):
-    workers = stopped(make_node, [3, 5], shutdown_timeout=3600, reluctant=[0, 1], acknowledged=[0, 1])
-    assert workers.signals == [TERM, CONT]
 
 
 @pytest.mark.parametrize("at", [None, -5.0, 5.0])

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from agent_fakes import FakeRounds
 from round_of_two import (
     FENCED,
     FOREVER,
-    TERM,
     OrderedRounds,
     decided,
     fail,
@@ -23,7 +20,7 @@ from round_of_two import (
 from elastic_core import report
 from elastic_core.agent import WorkerState
 from elastic_core.clock import Instant, SystemClock
-from elastic_core.errors import ExitCode, RendezvousClosedError, RendezvousConnectionError, SignalException
+from elastic_core.errors import ExitCode, RendezvousClosedError, RendezvousConnectionError
 from elastic_core.interfaces.observer import RestartDecided
 
 STORE_LOST = RendezvousConnectionError("the store has not come back within 600 s")
@@ -116,20 +113,6 @@ def test_fenced_node_with_finished_workers_succeeds(make):
     assert node.run().state is WorkerState.SUCCEEDED
     assert len(node.handler.calls_to("next_rendezvous")) == 1
     assert node.finished.reason.startswith("every worker succeeded; not waiting for other nodes' workers")
-
-
-def test_signal_ends_the_wait_for_the_store(make):
-    def join():
-        joins.set()
-        node.handler.released.wait(FOREVER)
-
-    joins = threading.Event()
-    signaling = threading.Thread(target=lambda: joins.wait(60) and node.agent.receive_signal(TERM))
-    node = make(cut_off(lambda: node), pair_then(join))
-    signaling.start()
-    with pytest.raises(SignalException):
-        node.run()
-    signaling.join(60)
 
 
 class Silent(FakeRounds):

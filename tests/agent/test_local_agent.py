@@ -163,19 +163,6 @@ def test_waiting_agent_is_alive(make_node, scripted_handler):
     assert seen == [True]
 
 
-def test_busy_agent_was_last_alive_at_its_last_iteration(make_node):
-    clock, ages = FakeClock(), []
-
-    def on_start(plan, workers):
-        clock.advance(40.0)
-        ages.append(clock.timestamp() - node.agent.alive_at())
-        succeed(plan, workers)
-
-    node = make_node(on_start, clock=clock)
-    node.run()
-    assert ages == [40.0]
-
-
 def test_run_leaves_no_thread(make_node):
     before = threading.active_count()
     node = make_node(fail_until(3, 0), max_restarts=3)

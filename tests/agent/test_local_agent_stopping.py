@@ -49,13 +49,6 @@ def test_exits_during_a_stop_are_reported(make_node):
     assert [(ended.local_rank, ended.exitcode) for ended in node.observer.exits[:2]] == [(0, 3), (1, -15)]
 
 
-def test_agent_forwards_its_signal_to_workers(make_node):
-    node = make_node(lambda plan, workers: node.agent.receive_signal(signal.SIGINT))
-    with pytest.raises(SignalException):
-        node.run()
-    assert node.workers.signals == [signal.SIGINT, CONT]
-
-
 def test_signal_interrupts_joining(make_node, scripted_handler):
     joined = []
 
@@ -131,11 +124,10 @@ class SignaledAgain(FakeWorkers):
             self.receive_signal(self.again)
 
 
-@pytest.mark.parametrize("again", [TERM, signal.SIGINT])
-def test_second_signal_ends_the_grace_period(make_node, again):
+def test_second_signal_ends_the_grace_period(make_node):
     clock = FakeClock()
     workers = SignaledAgain(lambda plan, workers: node.agent.receive_signal(TERM), ignore_signals=[0, 1])
-    workers.again, workers.before = again, lambda: clock.advance(0.5)
+    workers.before = lambda: clock.advance(0.5)
     node = make_node(workers=workers, clock=clock, shutdown_timeout=FOREVER)
     workers.receive_signal = node.agent.receive_signal
     begun = SystemClock().now()
@@ -145,12 +137,10 @@ def test_second_signal_ends_the_grace_period(make_node, again):
     assert workers.signals == [TERM, CONT, KILL]
 
 
-@pytest.mark.parametrize("again", [TERM, signal.SIGINT])
-def test_simultaneous_signals_are_one_request(make_node, again):
+def test_simultaneous_signals_are_one_request(make_node):
     """A terminal and a wrapper may both forward a single request, as may a preStop hook and the kubelet. This must not
     shorten the grace period."""
     workers = SignaledAgain(lambda plan, workers: node.agent.receive_signal(TERM), ignore_signals=[0, 1])
-    workers.again = again
     node = make_node(workers=workers, shutdown_timeout=0.3)
     workers.receive_signal = node.agent.receive_signal
     begun = SystemClock().now()
@@ -362,20 +352,3 @@ def test_long_stops_are_logged(make_node, logged):
     lines = logged()
     assert 'still waiting: waiting_for="workers to stop" local_ranks=1 seconds=20 grace=5' in lines
     assert "workers stopped: seconds=40" in lines
-
-
-class Stepping(FakeClock):
-    """Jumps ahead when it is read for the third time, then stops."""
-
-    def __init__(self):
-        super().__init__()
-        self.steps = iter([0.0, 0.0, 4.0])
-
-    def now(self):
-        step = next(self.steps, 0.0)
-        return self.advance(step) if step else super().now()
-
-
-def test_long_joins_are_logged(make_node, logged):
-    make_node(succeed, clock=Stepping()).run()
-    assert 'still waiting: waiting_for="the round to form" seconds=4' in logged()
