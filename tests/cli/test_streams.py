@@ -10,8 +10,6 @@ from importlib.metadata import version
 
 import pytest
 
-from elastic_core import cli
-
 pytestmark = pytest.mark.integration
 
 ELASTIC = [sys.executable, "-m", "elastic_core"]
@@ -25,30 +23,6 @@ def test_module_runs_as_a_command():
     done = run_elastic("--version")
     assert (done.returncode, done.stdout) == (0, f"elastic-core {version('elastic-core')}\n")
     assert run_elastic("walk").returncode == 2
-
-
-@pytest.fixture
-def broken_stream():
-    """A text stream whose reader is closed."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    stream = os.fdopen(writer, "w")
-    yield stream
-    stream.close()
-
-
-def test_broken_stdout_exits_0(broken_stream, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdout", broken_stream)
-    assert cli.main(["plugins"]) == 0
-    assert capsys.readouterr().err == ""
-
-
-def test_error_keeps_its_code_with_broken_stderr(broken_stream, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stderr", broken_stream)
-    assert cli.main(["walk"]) == 2
-    monkeypatch.setattr(sys, "stderr", None)
-    assert cli.main(["walk"]) == 2
-    assert capsys.readouterr().out == ""
 
 
 def test_closed_stdout_reader_exits_0():
