@@ -7,10 +7,10 @@ import select
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from elastic_testing import eventually
+from elastic_testing.campaign.stage import lives
 
 from elastic_core.support.processes import HelperProcess
 
@@ -48,13 +48,6 @@ def lines(helper):
     return helper.output.read().decode(errors="surrogateescape").splitlines()
 
 
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 def test_helper_reads_orders_until_closed(helper):
     one = helper(arguments=["a", "b c"], environment={"ONLY": "this"})
     assert one.order("watch 7")
@@ -71,7 +64,7 @@ def test_helper_reads_orders_until_closed(helper):
 def test_first_order_after_the_loss_returns_false(helper):
     one = helper()
     os.kill(one.pid, signal.SIGKILL)
-    eventually(lambda: not is_running(one.pid))
+    eventually(lambda: not lives(one.pid))
     assert not one.order("one")
     assert one.order("two")
     one.close(LONG)
@@ -81,7 +74,7 @@ def test_close_kills_a_hanging_helper_with_its_children(helper):
     one = helper("import os, signal, time\nchild = os.fork()\nif child: print(child, flush=True)\nsignal.pause()\n")
     child = int(one.output.readline())
     one.close(0.05)
-    eventually(lambda: not is_running(one.pid) and not is_running(child))
+    eventually(lambda: not lives(one.pid) and not lives(child))
 
 
 def test_kill_ends_children_of_a_dead_helper(helper):
@@ -89,9 +82,9 @@ def test_kill_ends_children_of_a_dead_helper(helper):
     one = helper(starts)
     child = int(one.output.readline())
     os.kill(one.pid, signal.SIGKILL)
-    eventually(lambda: not is_running(one.pid))
+    eventually(lambda: not lives(one.pid))
     one.kill()
-    eventually(lambda: not is_running(child))
+    eventually(lambda: not lives(child))
 
 
 def test_forked_child_does_not_keep_the_helpers_pipe_open(helper):

@@ -17,6 +17,7 @@ import threading
 
 import pytest
 from elastic_testing import eventually
+from elastic_testing.campaign.stage import lives
 
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.workers import group
@@ -63,14 +64,6 @@ def make_plan(workers=1, first_rank=0, **changes):
     return RoundPlan(**{**fields, **changes})
 
 
-def is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 def read_lines(fd, count=1):
     """Wait for `count` lines from a pipe and return them."""
     data = b""
@@ -94,7 +87,7 @@ def until():
 
 @pytest.fixture
 def running():
-    return is_running
+    return lives
 
 
 @pytest.fixture
