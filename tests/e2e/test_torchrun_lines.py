@@ -96,8 +96,6 @@ TOGETHER = [
     "--nnodes=2:2 --rdzv-backend=c10d --rdzv-endpoint=localhost:{port} --rdzv-id=job "
     "--rdzv-conf=is_host={host} worker.py",
     "--nnodes=1:2 --rdzv-backend=c10d --rdzv-endpoint=localhost:{port} --rdzv-id=job --nproc-per-node=2 worker.py",
-]
-TOGETHER += [
     "--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=[::1]:{port} --rdzv-id=job worker.py",
     "--nnodes=2 --node-rank={rank} --master-addr=[::1] --master-port={port} worker.py",
     "--nnodes=2 --node-rank={rank} --master-addr=::1 --master-port={port} worker.py",

@@ -142,8 +142,3 @@ def test_events_go_to_the_handler_in_the_spec(handler):
 def test_constructor_rejects_invalid_arguments(entrypoint, spec, message, handler):
     with pytest.raises(ConfigurationError, match=message):
         agent_for(handler, entrypoint, spec=spec)
-
-
-def test_deprecated_name_of_the_entry_point_works(handler):
-    spec = WorkerSpec("trainer", 1, handler, os.getcwd)
-    assert spec.entrypoint is os.getcwd
