@@ -123,10 +123,14 @@ def test_interpreter_crash_prints_stacks(monkeypatch):
     ErrorHandler().initialize()
 
 
-def test_pipe_without_reader_is_not_written(tmp_path):
+def test_pipe_is_not_written(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
+    write(str(pipe), {"message": "lost"})  # it would block without a reader
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     write(str(pipe), {"message": "lost"})
+    assert os.read(reader, 10) == b""
+    os.close(reader)
 
 
 def test_invalid_json_does_not_hide_the_error(tmp_path):

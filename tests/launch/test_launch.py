@@ -188,21 +188,6 @@ def test_unwritable_error_file_hides_no_failure(script, monkeypatch, tmp_path):
         python(script("import sys; sys.exit(3)"))
 
 
-@pytest.mark.parametrize("read", [False, True])
-def test_pipe_as_error_file_does_not_block(read, script, monkeypatch, tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(pipe))
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK) if read else None
-    try:
-        with pytest.raises(ChildFailedError, match="exit code 3"):
-            python(script("import sys; sys.exit(3)"))
-        assert reader is None or os.read(reader, 10) == b""
-    finally:
-        if reader is not None:
-            os.close(reader)
-
-
 def test_outermost_agent_replaces_its_error_file(script, monkeypatch, tmp_path):
     path = tmp_path / "error.json"
     path.write_text("x" * 10_000)
