@@ -21,7 +21,6 @@ from round_of_two import (
 from elastic_core import report
 from elastic_core.agent import WorkerState
 from elastic_core.errors import (
-    ConfigurationError,
     DrainedError,
     ExitCode,
     PreemptedError,
@@ -189,13 +188,3 @@ def test_keyboard_interrupt_is_announced(make):
         node.run()
     assert node.order == ["leave", "SIGTERM", "SIGCONT"]
     assert node.handler.calls_to("leave") == [("its agent is exiting: interrupted from the keyboard", 2.0)]
-
-
-def test_failed_worker_start_is_announced(make):
-    def on_start(plan, workers):
-        raise ConfigurationError
-
-    node = make(on_start)
-    with pytest.raises(ConfigurationError):
-        node.run()
-    assert node.order[0] == "leave"

@@ -115,13 +115,6 @@ def test_full_log_disk_does_not_keep_a_node_from_joining(elastic):
     assert "round formed" in done.err
 
 
-def test_full_event_file_costs_one_warning(elastic):
-    script = elastic.script("hello.py", "print('hello')\n")
-    done = elastic.run("--event-log-handler=file:/dev/full", script)
-    assert (done.code, done.out) == (0, "hello\n")
-    assert (done.err.count("No space left on device"), done.err.count("Traceback")) == (1, 0)
-
-
 def test_out_of_memory_kill_is_recognized(elastic):
     group = memory_group()
     if group is None:

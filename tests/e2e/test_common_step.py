@@ -73,25 +73,21 @@ def training(elastic, names, world):
 
 
 @pytest.mark.parametrize(
-    ("signum", "flags"), [(signal.SIGTERM, []), (signal.SIGINT, []), (signal.SIGTERM, ["--warm-start"])]
+    ("signum", "flags", "multiple"),
+    [
+        (signal.SIGTERM, [], 1),
+        (signal.SIGINT, ["--stop-at-multiple=50"], 50),
+        (signal.SIGTERM, ["--warm-start"], 1),
+    ],
 )
-def test_workers_of_one_node_save_the_same_step(elastic, train, signum, flags):
+def test_workers_of_one_node_save_the_same_step(elastic, train, signum, flags, multiple):
     agent = elastic.start("run", "--nproc-per-node=2", *flags, train, "a")
     training(elastic, "a", 2)
     agent.send_signal(signum)
     assert elastic.finish(agent).code == 128 + signum
     (lines,) = saves(elastic)
     assert_common(lines, 2)
-
-
-def test_step_is_a_multiple_of_the_given_number(elastic, train):
-    agent = elastic.start("run", "--nproc-per-node=2", "--stop-at-multiple=50", train, "a")
-    training(elastic, "a", 2)
-    agent.send_signal(signal.SIGTERM)
-    elastic.finish(agent)
-    (lines,) = saves(elastic)
-    assert_common(lines, 2)
-    assert lines[0]["step"] % 50 == 0
+    assert lines[0]["step"] % multiple == 0
 
 
 def test_worker_that_has_saved_need_not_exit(elastic, train):
