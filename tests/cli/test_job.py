@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from elastic_core import cli, log
+from elastic_core import cli
 from elastic_core.clock import SystemClock
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import Context, RendezvousBackendRecord
@@ -62,8 +62,6 @@ def toy(put_on_path, tmp_path, monkeypatch):
     put_on_path("toys", {"elastic": ["toy = toys_plugin"]}, {"toys_plugin": PLUGIN})
     (tmp_path / "elastic.toml").write_text("")
     monkeypatch.chdir(tmp_path)
-    yield
-    log.configure(level="warning")
 
 
 @pytest.fixture

@@ -123,12 +123,8 @@ def elastic_rendezvous_backends():
 """
 
 
-@pytest.fixture
-def faulty_backend(put_on_path):
+def test_plugin_error_names_plugin_with_traceback_on_debug(put_on_path, script, capfd):
     put_on_path("faulty", {"elastic": ["faulty = faulty_plugin"]}, {"faulty_plugin": BROKEN_BACKEND})
-
-
-def test_plugin_error_names_plugin_with_traceback_on_debug(faulty_backend, script, capfd):
     assert run("--rdzv-backend=faulty", script("")) == 2
     output = capfd.readouterr().err
     assert "Traceback (most recent call last)" not in output
@@ -157,12 +153,8 @@ def elastic_add_options():
 """
 
 
-@pytest.fixture
-def greedy_plugin(put_on_path):
+def test_plugin_option_named_like_a_setting_is_omitted(put_on_path, script, capfd):
     put_on_path("greedy", {"elastic": ["greedy = greedy_plugin"]}, {"greedy_plugin": GREEDY}, version="1.4")
-
-
-def test_plugin_option_named_like_a_setting_is_omitted(greedy_plugin, script, capfd):
     assert run("--max-restarts=0", "--team=red", script("")) == 0
     (line,) = capfd.readouterr().err.splitlines()
     assert "plugin failed: plugin=greedy distribution=greedy version=1.4 option=max-restarts" in line

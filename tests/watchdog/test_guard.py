@@ -131,7 +131,7 @@ def test_client_comes_from_the_agents_watchdog(printing):
     assert (done.stdout.splitlines(), done.stderr) == (["acquire a 1", "release a 1", "acquire b 1", "release b 1"], "")
 
 
-def test_configured_client_takes_precedence(printing):
+def test_configured_client_takes_precedence():
     script = f"from elastic_core.watchdog import configure, expires{PRINTING}\nconfigure(Printing())"
     done = run(script + "\nwith expires(1, 'x'): pass", **{CLIENT_VARIABLE: "missing:thing"})
     assert (done.stdout, done.stderr) == ("acquire x 1\nrelease x 1\n", "")

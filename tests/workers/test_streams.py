@@ -22,9 +22,11 @@ def for_every_rank(bits):
     return lambda rank: bits
 
 
-def test_stdout_of_a_single_worker_is_not_captured(plan):
+def test_only_stdout_of_a_single_unwatched_worker_is_not_captured(plan):
     assert not planned(plan, Stream.OUT).captured
     assert planned(plan, Stream.OUT, workers=2) == StreamPlan(captured=True)
+    assert planned(plan, Stream.OUT, watched=True) == StreamPlan(captured=True)
+    assert planned(plan, Stream.ERR) == StreamPlan(captured=True, keeps_tail=True)
 
 
 def test_non_utf8_prefix_and_filters_are_kept(plan):
@@ -32,14 +34,6 @@ def test_non_utf8_prefix_and_filters_are_kept(plan):
     word = os.fsdecode(b"\xff")
     found = planned(plan, Stream.OUT, tee=for_every_rank(3), prefix_template=f"{word}:", stdout_filters=(word,))
     assert (found.prefix, found.filters) == (b"\xff:", (b"\xff",))
-
-
-def test_stdout_of_a_single_watched_worker_is_captured(plan):
-    assert planned(plan, Stream.OUT, watched=True) == StreamPlan(captured=True)
-
-
-def test_stderr_is_captured_and_its_tail_kept(plan):
-    assert planned(plan, Stream.ERR) == StreamPlan(captured=True, keeps_tail=True)
 
 
 @pytest.mark.parametrize(
