@@ -217,7 +217,7 @@ if find_spec("elastic_etcd") and find_spec("google.protobuf"):
         ]
         for own in PLACES[2:]:
             decide_member(SERVED, own, answers)
-            leaving(own, answers)
+            leaving(SERVED, own, answers)
             SERVED.initial_with(own, found)
         assert all(line.isprintable() for line in (*shown(SERVED, answers, "1"), majority_lost(SERVED, answers)))
 
