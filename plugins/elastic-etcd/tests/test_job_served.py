@@ -212,7 +212,7 @@ def test_loss_of_two_in_three_machines_ends_the_job_with_advice(served):
     )
     made.machines[1].mend()
     back = made.start(1)
-    back.says("lost its majority: 1 of 3 members answer, 2 must")
+    back.says("lost its majority: 1 of 3 members answer, and 2 are needed")
     assert left.code() == back.code() == 4
     assert "stop all agents, then start the job again" in left.report
 
