@@ -58,6 +58,14 @@ def connect():
 
 
 @pytest.fixture
+def dist():
+    """torch.distributed. Once it is imported, round stores are torch stores."""
+    import torch.distributed
+
+    return torch.distributed
+
+
+@pytest.fixture
 def client(etcd, connect):
     """A client of the shared server."""
     return connect(etcd.endpoint)

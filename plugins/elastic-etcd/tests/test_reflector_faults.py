@@ -156,19 +156,13 @@ def watchless():
                 return grpc.unary_unary_rpc_method_handler(lambda request, context: listed)
             return grpc.stream_stream_rpc_method_handler(lambda requests, context: iter(over.wait, True))
 
-    listed = answer_bytes(header={"revision": 5})
+    listed = type(rpc().range.parse(b""))(header={"revision": 5}).SerializeToString()
     server = grpc.server(futures.ThreadPoolExecutor(20), handlers=[Handler()])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield f"127.0.0.1:{port}"
     over.set()
     server.stop(0).wait()
-
-
-def answer_bytes(**shown):
-    from google.protobuf.json_format import ParseDict
-
-    return ParseDict(shown, type(rpc().range.parse(b""))()).SerializeToString()
 
 
 def test_watch_leaves_member_that_answers_no_watch(watchless, etcd, connect, prefix):

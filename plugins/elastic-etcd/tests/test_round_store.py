@@ -55,12 +55,10 @@ def stores_of(handlers):
 @pytest.mark.torch
 class TestRoundStore(StoreContract):
     @pytest.fixture
-    def store(self, stores_of):
-        from torch.distributed import Store
-
+    def store(self, dist, stores_of):
         store, self.other = stores_of()
         for one in (store, self.other):
-            assert isinstance(one, Store)
+            assert isinstance(one, dist.Store)
             one.set_timeout(timedelta(seconds=20))
         return store
 
@@ -69,9 +67,7 @@ class TestRoundStore(StoreContract):
 
 
 @pytest.mark.torch
-def test_next_rounds_store_is_empty(stores_of, stored):
-    import torch.distributed  # noqa: F401
-
+def test_next_rounds_store_is_empty(dist, stores_of, stored):
     first, _ = stores_of()
     first.set("key", "of the first round")
     second, other = stores_of()
@@ -83,9 +79,7 @@ def test_next_rounds_store_is_empty(stores_of, stored):
 
 
 @pytest.mark.torch
-def test_store_keys_share_the_lease_of_the_state(stores_of, stored, client, keys):
-    import torch.distributed  # noqa: F401
-
+def test_store_keys_share_the_lease_of_the_state(dist, stores_of, stored, client, keys):
     first, second = stores_of()
     second.add("n", 1)
     first.add("n", 1)
@@ -93,9 +87,7 @@ def test_store_keys_share_the_lease_of_the_state(stores_of, stored, client, keys
 
 
 @pytest.mark.torch
-def test_store_of_an_earlier_round_is_closed(stores_of):
-    import torch.distributed as dist
-
+def test_store_of_an_earlier_round_is_closed(dist, stores_of):
     first, _ = stores_of()
     stores_of()
     with pytest.raises(dist.DistStoreError, match="is closed"):
@@ -103,9 +95,7 @@ def test_store_of_an_earlier_round_is_closed(stores_of):
 
 
 @pytest.mark.torch
-def test_queues_are_not_implemented(stores_of):
-    import torch.distributed  # noqa: F401
-
+def test_queues_are_not_implemented(dist, stores_of):
     first, _ = stores_of()
     with pytest.raises(NotImplementedError):
         first.queue_push("queue", "one")

@@ -52,17 +52,13 @@ class TestEtcdStore(StoreContract):
 
 class TestUnderPrefixStore(StoreContract):
     @pytest.fixture
-    def store(self, stores):
-        from torch.distributed import PrefixStore
-
-        return PrefixStore("outer", PrefixStore("inner", stores()))
+    def store(self, dist, stores):
+        return dist.PrefixStore("outer", dist.PrefixStore("inner", stores()))
 
 
-def test_close_of_store_made_by_name_closes_its_client(stores):
-    from torch.distributed import DistStoreError
-
+def test_close_of_store_made_by_name_closes_its_client(dist, stores):
     store = stores()
     store.set("key", "value")
     store.close()
-    with pytest.raises(DistStoreError, match="is closed"):
+    with pytest.raises(dist.DistStoreError, match="is closed"):
         store.set("key", "another")

@@ -169,10 +169,8 @@ def test_late_write_after_close_changes_nothing(make, lossy, first):
     assert other.get("k") == b"x"
 
 
-def test_late_copy_of_failed_write_changes_nothing_after_close(make, client):
+def test_late_copy_of_failed_write_changes_nothing_after_close(dist, make, client):
     """The write was applied; its retry arrives after the markers were deleted."""
-    import torch.distributed as dist
-
     clock = FakeClock()
     lossy = LossyClient(client, clock)
     store, other = make(lossy, timeout=timedelta(seconds=1.5), clock=clock), make()
@@ -197,9 +195,7 @@ def test_retried_add_keeps_additions_of_other_clients(make, lossy, background):
     assert returned[-1] in (201, 202)
 
 
-def test_unanswered_write_raises_network_error(make, lossy):
-    import torch.distributed as dist
-
+def test_unanswered_write_raises_network_error(dist, make, lossy):
     store = make(lossy, timeout=SOON)
     lossy.plan = ["never"] * 100
     with pytest.raises(dist.DistNetworkError, match="the answer was lost") as caught:
@@ -210,9 +206,7 @@ def test_unanswered_write_raises_network_error(make, lossy):
     assert store.get("k") == b"v"
 
 
-def test_write_without_fence_reports_that_it_may_have_landed(make, client):
-    import torch.distributed as dist
-
+def test_write_without_fence_reports_that_it_may_have_landed(dist, make, client):
     clock = FakeClock()
     lossy = LossyClient(client, clock)
     store = make(lossy, timeout=SOON, clock=clock)
@@ -241,10 +235,8 @@ def test_close_keeps_the_keys(make, client, prefix):
     assert [pair.key for pair in client.read(prefix, end_of(prefix)).values] == [prefix + b"k/k"]
 
 
-def test_unanswered_write_with_expired_marker_is_not_repeated(make, lossy, client, prefix):
+def test_unanswered_write_with_expired_marker_is_not_repeated(dist, make, lossy, client, prefix):
     """The write was applied, another store has written since, and the marker expired."""
-    import torch.distributed as dist
-
     store, other = make(lossy), make()
     store.set("k", "before")
     [marker] = client.read(prefix + b"w/", end_of(prefix + b"w/")).values
@@ -281,9 +273,7 @@ def test_marker_with_expired_lease_is_replaced(make, etcd, client, prefix):
     assert another.lease not in (0, marker.lease)
 
 
-def test_close_ends_wait(make, client, background):
-    import torch.distributed as dist
-
+def test_close_ends_wait(dist, make, client, background):
     watched = ClientWithWatchEvent(client)
     store = make(watched)
     waiting = background(lambda: store.wait(["never"], timedelta(seconds=2 * LONG)))
@@ -293,9 +283,7 @@ def test_close_ends_wait(make, client, background):
         waiting.result(LONG)
 
 
-def test_timeout_change_does_not_affect_running_wait(make, client, background):
-    import torch.distributed as dist
-
+def test_timeout_change_does_not_affect_running_wait(dist, make, client, background):
     watched = ClientWithWatchEvent(client)
     store, other = make(watched, timeout=timedelta(seconds=LONG)), make(timeout=SOON)
     waiting = background(lambda: store.multi_get(["a", "z"]))
@@ -355,10 +343,9 @@ def test_multi_set_splits_large_values(make):
     assert len(store.get("k")) == 1536 * 1024 - 8192
 
 
-def test_store_held_only_by_prefix_store_works(make):
+def test_store_held_only_by_prefix_store_works(dist, make):
     import gc
 
-    import torch.distributed as dist
     from elastic_etcd.store import EtcdStore
 
     outer = dist.PrefixStore("x", make())
@@ -370,9 +357,7 @@ def test_store_held_only_by_prefix_store_works(make):
     assert isinstance(outer.underlying_store, EtcdStore)
 
 
-def test_prefixed_store_raises_torch_errors(make):
-    import torch.distributed as dist
-
+def test_prefixed_store_raises_torch_errors(dist, make):
     outer = dist.PrefixStore("x", make())
     outer.set_timeout(SOON)
     with pytest.raises(dist.DistStoreError, match="wait timeout after 300ms, keys: x/never"):
@@ -381,18 +366,15 @@ def test_prefixed_store_raises_torch_errors(make):
         outer.wait(["a", "b"], timedelta(milliseconds=100))
 
 
-def test_operations_raise_network_error_if_nothing_listens(make, connect):
-    import torch.distributed as dist
-
+def test_operations_raise_network_error_if_nothing_listens(dist, make, connect):
     store = make(connect("127.0.0.1:1", timeout=0.5), SOON)
     for operation in (lambda: store.get("k"), lambda: store.add("n", 1), lambda: store.wait(["k"], SOON)):
         with pytest.raises(dist.DistNetworkError):
             operation()
 
 
-def test_operations_without_permission_raise_store_error(servers, connect):
+def test_operations_without_permission_raise_store_error(dist, servers, connect):
     import cluster
-    import torch.distributed as dist
     from elastic_etcd.client.members import Login
     from elastic_etcd.store import EtcdStore
 
