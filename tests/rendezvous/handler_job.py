@@ -17,7 +17,6 @@ from elastic_core.rendezvous.driver import Patience
 from elastic_core.rendezvous.round_stores import PrefixedStores
 
 LONG = 60.0
-SHORT = 15  # heartbeats of 0.2 s that a node may miss, for tests in which a node falls silent
 
 
 class HangingBackend(MemoryBackend):

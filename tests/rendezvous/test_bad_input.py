@@ -66,15 +66,6 @@ def job():
 # -- the state
 
 
-@pytest.mark.parametrize("value", NONSENSE)
-def test_joining_with_unreadable_state_is_an_error(job, value, capsys):
-    job.write_state(value)
-    with pytest.raises(RendezvousStateError, match=r"expected a rendezvous state of version .*--rdzv-id"):
-        job.node("a").next_rendezvous()
-    job.end()
-    assert capsys.readouterr().err.count("rendezvous fault") == 1
-
-
 def test_joining_with_foreign_value_is_an_error(job, capsys):
     job.place.store.set(KEYS.state(1), "hello")
     with pytest.raises(RendezvousStateError, match=r"'elastic/job/.*/s/1', found b'hello'; choose another run id"):

@@ -94,24 +94,6 @@ def test_rejoining_without_report_ends_the_round(job):
     assert again.result().formed.restart_count == 0
 
 
-def test_member_that_missed_its_round_joins_the_next(job):
-    """The leader seats the node while it reads nothing, and the round ends before it does."""
-    one = job(2, 2)
-    one.node("a")
-    one.node("b")
-    slow = Background(one.handlers["a"].next_rendezvous)
-    eventually(lambda: one.memory.entries)
-    one.backends["a"].hold.clear()
-    fast = Background(one.handlers["b"].next_rendezvous)
-    eventually(lambda: one.state.round or len(one.memory.entries) == 2)
-    one.backends["a"].hold.set()
-    fast.result()
-    slow.result()
-    one.handlers["b"].report_failure(failure(1))
-    infos = one.form("ab")
-    assert {info.formed.number for info in infos.values()} == {one.state.round.number}
-
-
 def test_few_of_many_waiting_nodes_read_the_roster(job):
     one = job(2, 6400, join=LONG)
     handlers = [one.node(f"n{number}") for number in range(40)]

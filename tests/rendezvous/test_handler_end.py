@@ -115,19 +115,12 @@ def host(job):
     return host
 
 
-def test_store_host_leaves_after_the_last_node(host):
+@pytest.mark.parametrize(("node", "does"), [("b", "shutdown"), ("a", "hurry")])
+def test_store_host_waits_for_the_last_node_unless_hurried(host, node, does):
     one = host(Patience(linger=120.0))
     leaving = Background(one.handlers["a"].shutdown)
     assert not leaving.over(0.5)
-    one.handlers["b"].shutdown()
-    assert leaving.result()
-
-
-def test_hurried_store_host_does_not_wait_for_the_last_node(host):
-    one = host(Patience(linger=120.0))
-    leaving = Background(one.handlers["a"].shutdown)
-    assert not leaving.over(0.5)
-    one.handlers["a"].hurry()
+    getattr(one.handlers[node], does)()
     assert leaving.result()
 
 
@@ -194,14 +187,3 @@ def test_shutdown_in_an_outage_is_bounded(job):
     begun = time.monotonic()
     assert not one.handlers["a"].shutdown()
     assert time.monotonic() - begun < LONG
-
-
-def test_hundred_cycles_leave_nothing_behind(job):
-    before = rendezvous_threads()
-    one = job(1, 1)
-    for i in range(100):
-        one.memory.state = None
-        one.node(f"n{i}").next_rendezvous()
-        assert one.handlers[f"n{i}"].shutdown()
-    assert not one.memory.entries
-    eventually(lambda: rendezvous_threads() <= before)

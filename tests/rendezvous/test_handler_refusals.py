@@ -93,19 +93,6 @@ def test_hung_store_ends_the_join_at_its_timeout(job):
         Background(handler.next_rendezvous).result()
 
 
-def test_join_survives_an_outage(job):
-    one = job(2, 2)
-    call = Background(one.node("a").next_rendezvous)
-    eventually(lambda: one.memory.entries)
-    one.backends["a"].reachable = False
-    eventually(lambda: "made the store unreachable" in one.handlers["a"].progress())
-    one.memory.entries.clear()  # the store returns empty
-    one.backends["a"].reachable = True
-    eventually(lambda: one.memory.entries)
-    one.node("b").next_rendezvous()
-    assert call.result().world_size == 2
-
-
 def test_failed_round_store_withdraws_the_member(job):
     one = job(1, 1)
     handler = one.node("a", stores=FailingStores())

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import pytest
 from elastic_testing import Background, eventually
-from handler_job import LONG, SHORT, failure
+from handler_job import LONG, failure
 
 from elastic_core.errors import RendezvousClosedError, RendezvousConnectionError
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.rendezvous.driver import Patience
 
 pytestmark = pytest.mark.integration
-
-
-def test_lost_leader_ends_the_round(job):
-    one = job(1, 2, attempts=SHORT, last_call=LONG)
-    infos = one.form("ab")
-    lost, other = sorted("ab", key=lambda name: infos[name].rank)
-    one.backends[lost].hold.clear()
-    verdict = eventually(one.handlers[other].verdict)
-    assert (verdict.outcome, verdict.failed) == (Outcome.RESTART, False)
-    assert verdict.reason.startswith(f"lost {lost}:")
-    assert one.form(other)[other].world_size == 1
 
 
 def test_rounds_with_same_number_share_no_store(job):

@@ -15,7 +15,7 @@ from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous import lifeline
 from elastic_core.rendezvous.lifeline import Lifeline
 from elastic_core.rendezvous.model import Seat
-from elastic_core.support.sockets import resolve_host
+from elastic_core.support.sockets import cannot_bind, resolve_host
 
 pytestmark = pytest.mark.integration
 
@@ -112,7 +112,7 @@ def test_unaccepted_connection_ends_with_the_listener(watcher, watched):
 @pytest.mark.parametrize("address", [HERE, "::1", "localhost", "a-name-of-a-machine"])
 def test_lifeline_listens_at_the_advertised_address(address):
     """A host name means all addresses, because peers may reach the host by another name."""
-    if address == "::1" and not _has_ipv6():
+    if address == "::1" and cannot_bind(socket.AF_INET6, (address, 0)):
         pytest.skip("no IPv6 here")
     watched = Watched(address)
     with contextlib.closing(watched.lifeline):
@@ -122,13 +122,6 @@ def test_lifeline_listens_at_the_advertised_address(address):
         with socket.socket(fileno=os.dup(watched.lifeline.descriptor)) as own:
             everywhere = own.getsockname()[0] in ("::", "0.0.0.0")
         assert everywhere == (address == "a-name-of-a-machine")
-
-
-def _has_ipv6():
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as sock:
-        sock.bind(("::1", 0))
-        return True
-    return False
 
 
 def test_closed_connection_reports_no_end(watcher, watched):

@@ -4,23 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from elastic_core.rendezvous.model import Cause, RoundId, State, ended, formed
-from elastic_core.rendezvous.roster import alive, holders, is_ready, waiting
+from elastic_core.rendezvous.model import Cause, RoundId, ended, formed
+from elastic_core.rendezvous.roster import alive, holders, is_ready
 
 
 def keys(entries):
     return [entry.key for entry in entries]
-
-
-def test_late_nodes_are_not_alive(build):
-    assert keys(alive(build.roster("abc", late="b"), State())) == ["a", "c"]
-
-
-def test_older_of_two_agents_holds_the_name(build):
-    roster = (build.seen("x/1", node="x"), build.seen("x/2", node="x"))
-    assert keys(alive(roster, State())) == ["x/1"]
-    roster = (build.seen("x/1", node="x", late=True), build.seen("x/2", node="x"))
-    assert keys(alive(roster, State())) == ["x/2"]
 
 
 def test_member_holds_its_name_against_an_older_agent(build):
@@ -47,13 +36,10 @@ def test_node_that_knows_the_last_round_is_ready(build, after, ready):
     assert not is_ready(build.entry("a", after=after, waits=False), state)
 
 
-def test_member_of_running_round_is_not_ready(build):
-    assert not is_ready(build.entry("a", after=1), build.state("ab"))
-
-
-def test_newcomer_that_knows_the_last_round_is_ready(build):
+def test_newcomer_but_no_member_is_ready_while_the_round_runs(build):
     """A node may have restored an old announcement of an agent that left long ago."""
     assert is_ready(build.entry("c", after=1), build.state("ab"))
+    assert not is_ready(build.entry("a", after=1), build.state("ab"))
     assert not is_ready(build.entry("c"), build.state("ab"))
 
 
@@ -68,8 +54,3 @@ def test_members_of_a_stopped_round_are_not_ready(build):
     state = replace(ended(build.state("ab"), Cause.LOST, "b", "silent", ("b",)), stopped=RoundId(1))
     assert not is_ready(build.entry("b", after=1), state)
     assert is_ready(build.entry("c", after=1), state)
-
-
-def test_drained_or_refused_node_does_not_wait(build):
-    state = State(draining={"b": None}, refused=(("c", "why"),))
-    assert keys(waiting(build.roster("abcd", late="d"), state)) == ["a"]
