@@ -183,21 +183,6 @@ def test_read_ends_despite_a_flood(make_pipe):
     assert turns <= 16
 
 
-def test_removed_pipe_is_recreated_and_both_are_read(make_pipe, tmp_path, logged):
-    pipe = make_pipe(tmp_path / "timers")
-    pipe.open()
-    early = FileTimerClient(pipe.path)
-    early.acquire("early", FAR)
-    pipe.path.unlink()
-    assert pipe.look() == ""
-    assert [entry["event"] for entry in logged()] == ["timer pipe recreated"]
-    assert mode(pipe.path) == 0o600
-    late = FileTimerClient(pipe.path)
-    late.acquire("late", FAR)
-    early.release("early")
-    assert len(lines_of(pipe)) == 3
-
-
 def test_removed_own_folder_is_recreated(make_pipe):
     pipe = make_pipe()
     pipe.open()
@@ -207,19 +192,6 @@ def test_removed_own_folder_is_recreated(make_pipe):
     assert (mode(pipe.path), mode(pipe.path.parent)) == (0o600, 0o700)
     pipe.close()
     assert not pipe.path.parent.exists()
-
-
-def test_removed_folder_of_a_given_path_is_not_recreated(make_pipe, tmp_path):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    pipe = make_pipe(folder / "timers")
-    pipe.open()
-    pipe.path.unlink()
-    folder.rmdir()
-    assert "cannot be created again: No such file" in pipe.look()
-    folder.mkdir()
-    assert pipe.look() == ""
-    assert pipe.path.exists()
 
 
 def test_file_in_place_of_the_pipe_is_a_fault_and_stays(make_pipe, tmp_path):

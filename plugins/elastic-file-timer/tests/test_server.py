@@ -174,7 +174,7 @@ def test_expiry_is_reported_during_a_flood(make_server, start_process, expiry_lo
     assert set(threading.enumerate()) <= before
 
 
-def test_removed_pipe_is_recreated_while_server_runs(make_server, expiry_log, tmp_path):
+def test_removed_pipe_is_recreated_while_server_runs(make_server, expiry_log, tmp_path, logged):
     clock = JumpingClock()
     server = make_server(max_interval=0.05, clock=clock)
     server.start(expiry_log)
@@ -184,6 +184,7 @@ def test_removed_pipe_is_recreated_while_server_runs(make_server, expiry_log, tm
     FileTimerClient(tmp_path / "timers", patience=LIMIT_S).acquire("last", time.time() + 70)
     early.release("released")
     eventually(lambda: server.taken == 3)
+    assert [entry["event"] for entry in logged()] == ["timer pipe recreated"]
     clock.ahead = 100
     assert expiry_log.scopes() == []
     assert server.fault() == ""
@@ -196,7 +197,7 @@ def test_missing_pipe_is_a_fault_until_it_is_recreated(make_server, expiry_log, 
     server.start(expiry_log)
     folder.rename(tmp_path / "gone")  # atomically: a removed pipe may be recreated before its folder is removed
     eventually(server.fault)
-    assert "cannot be created again" in server.fault()
+    assert "cannot be created again: No such file" in server.fault()
     assert [entry["event"] for entry in logged()] == ["watchdog lost"]
     folder.mkdir()
     eventually(lambda: not server.fault())
