@@ -8,6 +8,9 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
+VALUES = {"host": "127.0.0.1", "allowed_hosts": None, "token": None, "connections": 64, "rate": 200.0}
+"""The options that `read_options` requires, with their defaults."""
+
 
 @dataclass(frozen=True)
 class Answer:

@@ -6,14 +6,13 @@ import os
 import pwd
 
 import pytest
-from asking import ask
+from asking import VALUES, ask
 from elastic_http_health.files import exposure
 from elastic_http_health.options import Options, read_options
 from elastic_testing import eventually
 
 from elastic_core.clock import SystemClock
 
-VALUES = {"host": "127.0.0.1", "allowed_hosts": None, "token": None, "connections": 64, "rate": 200.0}
 AT_ONCE = 20.0  # seconds, on a machine that may stall
 
 

@@ -8,26 +8,18 @@ import subprocess
 import sys
 
 import pytest
+from asking import VALUES
 from elastic_http_health.options import Options, read_options
 from elastic_http_health.plugin import elastic_health_endpoints
 from elastic_http_health.server import HttpHealthServer
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.parsing import type_options
-from elastic_core.support.sockets import PortReservation
-
-DEFAULTS = {
-    "host": "127.0.0.1",
-    "allowed_hosts": None,
-    "token": None,
-    "token_file": None,
-    "connections": 64,
-    "rate": 200.0,
-}
+from elastic_core.support.sockets import PortReservation, cannot_bind
 
 
 def read(**values):
-    return read_options({**DEFAULTS, **values})
+    return read_options({**VALUES, **values})
 
 
 def problems(**values):
@@ -122,20 +114,12 @@ def test_host_of_another_machine_is_refused(view, host):
     ],
 )
 def test_server_listens_at_the_given_host(serve, host, asked):
-    if ":" in host and not ipv6():
+    if ":" in host and cannot_bind(socket.AF_INET6, ("::1", 0)):
         pytest.skip("this machine has no IPv6")
     server = serve(Options(host=host))
     with socket.create_connection((asked, server.port), 60) as link:
         link.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
         assert link.recv(100).startswith(b"HTTP/1.1 200 ")
-
-
-def ipv6():
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
 
 
 def elastic(tmp_path, *words, **environ):

@@ -13,7 +13,7 @@ import sys
 import time
 
 import pytest
-from asking import ask, send
+from asking import VALUES, ask, send
 from elastic_http_health.options import Limits, Options, read_options
 from elastic_http_health.server import HttpHealthServer
 from elastic_testing import Background, eventually
@@ -25,7 +25,6 @@ pytestmark = pytest.mark.integration
 
 trustme = pytest.importorskip("trustme")
 
-VALUES = {"host": "127.0.0.1", "allowed_hosts": None, "token": None, "connections": 64, "rate": 200.0}
 AT_ONCE = 20.0  # seconds, on a machine that may stall
 
 
