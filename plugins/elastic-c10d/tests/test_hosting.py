@@ -14,16 +14,7 @@ from elastic_c10d.torch_store import distributed
 
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
 from elastic_core.interfaces.handler import RendezvousParameters
-from elastic_core.support.sockets import Address, reached_at
-
-
-def has_ipv6():
-    try:
-        with socket.socket(socket.AF_INET6) as sock:
-            sock.bind(("::1", 0))
-        return True
-    except OSError:
-        return False
+from elastic_core.support.sockets import Address, cannot_bind, reached_at
 
 
 def own_name_is_known():
@@ -33,12 +24,13 @@ def own_name_is_known():
         return False
 
 
+needs_ipv6 = pytest.mark.skipif(bool(cannot_bind(socket.AF_INET6, ("::1", 0))), reason="no IPv6 here")
 NAMES = [
     "127.0.0.1",
     "localhost",
     "127.0.1.1",  # what a machine's own name often resolves to
-    pytest.param("[::ffff:127.0.0.1]", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")),
-    pytest.param("[::1]", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")),
+    pytest.param("[::ffff:127.0.0.1]", marks=needs_ipv6),
+    pytest.param("[::1]", marks=needs_ipv6),
     pytest.param(socket.gethostname(), marks=pytest.mark.skipif(not own_name_is_known(), reason="no name here")),
 ]
 

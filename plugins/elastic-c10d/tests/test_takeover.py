@@ -216,10 +216,10 @@ def test_silent_machine_gets_no_grace_because_another_host_answers(server_proces
 SMALLER, OWN, LARGER = "0.0.0.1", "127.0.0.1", "192.0.2.1"  # reserved addresses: no machine has the outer two
 
 
-@pytest.mark.parametrize("order", [(OWN, LARGER), (LARGER, OWN)])
-def test_machine_with_the_lowest_address_of_a_name_hosts(backend_at, free_port, order):
+@pytest.mark.parametrize(("order", "is_host"), [((OWN, LARGER), None), ((LARGER, OWN), None), ((OWN, SMALLER), True)])
+def test_machine_with_the_lowest_address_or_is_host_true_hosts(backend_at, free_port, order, is_host):
     port = free_port()
-    backend = backend_at(*(address(host, port) for host in order))
+    backend = backend_at(*(address(host, port) for host in order), is_host=is_host)
     backend.connect()
     assert backend.hosts_store
 
@@ -237,10 +237,3 @@ def test_node_does_not_host_if_another_address_serves_already(backend_at, free_p
     backend = backend_at(address(OWN, port), address(LARGER, port), listening=[LARGER])
     assert fails(backend.connect)
     assert not backend.hosts_store
-
-
-def test_is_host_true_hosts_regardless_of_address_order(backend_at, free_port):
-    port = free_port()
-    backend = backend_at(address(OWN, port), address(SMALLER, port), is_host=True)
-    backend.connect()
-    assert backend.hosts_store
