@@ -167,16 +167,6 @@ def test_only_the_next_leader_reads_the_roster_after_a_death():
     assert (len(job.members()), looked) == (49, ["n1"])
 
 
-def test_hundred_nodes_continue_after_ten_die():
-    job = world(50, 100, 100)
-    job.run(1)
-    for number in range(10):
-        job.crash(f"n{7 * number}")
-    job.run(25)
-    assert job.in_step()
-    assert len(job.members()) == 90
-
-
 def forget_during(job, what):
     """`what` happens while n0 is cut off; then the store loses its data, and becomes reachable for n0 first."""
     job.run(1)
