@@ -18,13 +18,34 @@ def test_single_node_needs_no_flags(config_reader):
     assert reading.origins["rdzv_id"] == "generated for a single node"
 
 
-def test_given_run_id_is_kept(config_reader):
-    assert rendezvous(config_reader.read("--rdzv-id x train.py")) == ("local", "", "x")
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--rdzv-id x", ("local", "", "x")),
+        ("--rdzv-endpoint h:1", ("c10d", "h:1", "made-up")),
+        ("--nnodes 2 --rdzv-endpoint h --rdzv-id j", ("c10d", "h", "j")),
+        ("--nnodes 1:2 --rdzv-endpoint localhost --rdzv-id j", ("c10d", "localhost", "j")),
+        ("--nnodes 1:2 --rdzv-endpoint [::1]:1 --rdzv-id j", ("c10d", "[::1]:1", "j")),
+        ("--rdzv-backend static", ("static", "127.0.0.1:29500", "none")),
+    ],
+)
+def test_backend_endpoint_and_run_id_follow_the_flags(config_reader, line, expected):
+    assert rendezvous(config_reader.read(f"{line} train.py")) == expected
 
 
-def test_endpoint_selects_c10d(config_reader):
-    assert rendezvous(config_reader.read("--rdzv-endpoint h:1 train.py")) == ("c10d", "h:1", "made-up")
-    assert rendezvous(config_reader.read("--nnodes 2 --rdzv-endpoint h --rdzv-id j train.py")) == ("c10d", "h", "j")
+@pytest.mark.parametrize(
+    ("line", "environ", "origins"),
+    [
+        ("--standalone --nnodes 2", {}, {"--standalone"}),
+        ("--standalone", {"PET_NODE_RANK": "1"}, {"PET_NODE_RANK"}),
+        ("--nnodes 1:2 --rdzv-id j --master-addr head", {}, {"--rdzv-endpoint"}),
+        ("--nnodes 1:2", {}, {"--rdzv-endpoint", "--rdzv-id"}),
+        ("--nnodes 2 --rdzv-backend etcd", {}, {"--rdzv-id"}),
+        ("--nnodes many --rdzv-backend c10d", {}, {"--nnodes"}),  # and no consequences of it
+    ],
+)
+def test_missing_or_contradictory_setting_is_named(config_reader, line, environ, origins):
+    assert set(config_reader.problems(f"{line} train.py", environ)) == origins
 
 
 def test_standalone_overrides_backend_and_nodes(config_reader):
@@ -39,19 +60,6 @@ def test_standalone_ignores_the_master_address(config_reader):
     reading = config_reader.read("--standalone train.py", {"PET_MASTER_ADDR": "head", "PET_MASTER_PORT": "29500"})
     assert (reading.settings.master_addr, reading.settings.master_port) == (None, None)
     assert reading.origins["master_port"] == "--standalone"
-
-
-def test_standalone_with_several_nodes_is_rejected(config_reader):
-    assert set(config_reader.problems("--standalone --nnodes 2 train.py")) == {"--standalone"}
-
-
-def test_rejected_value_names_its_source(config_reader):
-    assert set(config_reader.problems("--standalone train.py", {"PET_NODE_RANK": "1"})) == {"PET_NODE_RANK"}
-
-
-def test_static_backend_gets_default_endpoint(config_reader):
-    reading = config_reader.read("--rdzv-backend static train.py")
-    assert rendezvous(reading) == ("static", "127.0.0.1:29500", "none")
 
 
 def test_master_address_selects_static(config_reader):
@@ -98,12 +106,6 @@ def test_static_requires_a_fixed_number_of_nodes(config_reader):
     assert "the static backend requires a fixed number of nodes, not 1:3" in problems["--nnodes"]
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:1", "[::1]:1"])
-def test_loopback_endpoint_is_accepted_for_several_nodes(config_reader, host):
-    reading = config_reader.read(f"--nnodes 1:2 --rdzv-endpoint {host} --rdzv-id j train.py")
-    assert rendezvous(reading) == ("c10d", host, "j")
-
-
 @pytest.mark.parametrize("line", ["--rdzv-id=", "--rdzv-id= --nnodes 2 --rdzv-endpoint h"])
 def test_empty_run_id_is_rejected(config_reader, line):
     problems = config_reader.problems([*line.split(), "train.py"])
@@ -139,20 +141,6 @@ def test_node_id_and_exit_barrier_timeout_are_read(config_reader):
         "--node-id",
         "--exit-barrier-timeout",
     }
-
-
-def test_node_range_with_master_address_requires_endpoint(config_reader):
-    assert set(config_reader.problems("--nnodes 1:2 --rdzv-id j --master-addr head train.py")) == {"--rdzv-endpoint"}
-
-
-def test_several_nodes_require_endpoint_and_run_id(config_reader):
-    problems = config_reader.problems("--nnodes 1:2 train.py")
-    assert set(problems) == {"--rdzv-endpoint", "--rdzv-id"}
-    assert set(config_reader.problems("--nnodes 2 --rdzv-backend etcd train.py")) == {"--rdzv-id"}
-
-
-def test_unreadable_value_causes_no_further_errors(config_reader):
-    assert set(config_reader.problems("--nnodes many --rdzv-backend c10d train.py")) == {"--nnodes"}
 
 
 def test_health_port_enables_the_http_endpoint(config_reader):
