@@ -129,8 +129,7 @@ def test_round_survives_revoked_leases_of_all_nodes(job_at, servers):
         member.call("/v3/lease/revoke", ID=lease)
     eventually(lambda: len(leases_of_nodes(member)) == 2, "both nodes to be back")
     assert not set(before) & set(leases_of_nodes(member))
-    job.end()
-    assert [agent.code() for agent in agents] == [0, 0]
+    job.ends_well(*agents)
     assert [found.port for found in job.rounds()] == [first.port]
 
 
@@ -153,8 +152,7 @@ def test_job_survives_renewed_certificates(job_at, servers, tmp_path):
     kill(first.pid("a"))
     second = job.round(2, after=first)
     assert second.restarts == {"1"}
-    job.end()
-    assert [agent.code() for agent in agents] == [0, 0]
+    job.ends_well(*agents)
 
 
 def test_job_recovers_once_a_full_etcd_has_room(job_at, servers):
@@ -171,8 +169,7 @@ def test_job_recovers_once_a_full_etcd_has_room(job_at, servers):
     member.call("/v3/maintenance/alarm", action="DEACTIVATE", memberID=me, alarm="NOSPACE")
     second = job.round(2, after=first)
     assert second.restarts == {"1"}
-    job.end()
-    assert [agent.code() for agent in agents] == [0, 0]
+    job.ends_well(*agents)
 
 
 @pytest.fixture
@@ -233,8 +230,7 @@ def test_outage_beyond_the_grace_uses_up_no_restart(job_at, servers):
     member.cont()
     second = job.round(2, after=first)
     assert second.restarts == {"0"}
-    job.end()
-    assert [agent.code() for agent in agents] == [0, 0]
+    job.ends_well(*agents)
 
 
 def test_outage_within_the_grace_disturbs_no_worker(job_at, servers):
@@ -249,8 +245,7 @@ def test_outage_within_the_grace_disturbs_no_worker(job_at, servers):
     kill(first.pid("a"))
     second = job.round(2, after=first)
     assert second.restarts == {"1"}
-    job.end()
-    assert [agent.code() for agent in agents] == [0, 0]
+    job.ends_well(*agents)
 
 
 @pytest.mark.nightly
@@ -330,8 +325,7 @@ def test_job_recovers_worker_after_etcd_lost_data(job_at, servers, which, nodes,
     kill(last.pid(nodes[-1]))
     last = job.round(count, after=last)
     assert last.restarts == {str(1 + earlier)}
-    job.end()
-    assert [agent.code() for agent in agents] == [0] * count
+    job.ends_well(*agents)
 
 
 def test_sigterm_ends_agent_during_an_etcd_outage(job_at, servers):

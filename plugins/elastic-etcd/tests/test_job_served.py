@@ -121,8 +121,7 @@ def test_job_forms_and_ends_with_served_etcd(served):
     three = made.job.round(3, after=two)
     made.vote({0, 1, 2})
     begun = time.monotonic()
-    made.job.end()
-    assert [agent.code() for agent in made.agents.values()] == [0, 0, 0]
+    made.job.ends_well(*made.agents.values())
     print(f"ended after {time.monotonic() - begun:.2f} s")
     assert len(three.nodes) == 3
     assert "store out of reach" not in "".join(agent.err for agent in made.agents.values())
@@ -145,8 +144,7 @@ def test_cluster_shrinks_as_agents_are_terminated(served):
         assert "etcd member left" in agent.err
         made.vote(set(made.agents))
         made.settled()
-    made.job.end()
-    assert [agent.code() for agent in made.agents.values()] == [0]
+    made.job.ends_well(*made.agents.values())
 
 
 def test_job_survives_loss_of_each_machine_in_turn(served):
@@ -172,8 +170,7 @@ def test_job_survives_loss_of_each_machine_in_turn(served):
         assert rounds.index(last.port) - rounds.index(before.port) == 2
         assert last.restarts == {"0"}
     print(f"term {made.ask(0)['header']['raft_term']}")
-    made.job.end()
-    assert [agent.code() for agent in made.agents.values()] == [0, 0, 0]
+    made.job.ends_well(*made.agents.values())
 
 
 def test_job_continues_when_etcd_leader_cannot_send(served):
@@ -194,8 +191,7 @@ def test_job_continues_when_etcd_leader_cannot_send(served):
     third = made.job.round(3, after=second)
     assert third.restarts == {"0"}
     made.vote({0, 1, 2})
-    made.job.end()
-    assert [agent.code() for agent in made.agents.values()] == [0, 0, 0]
+    made.job.ends_well(*made.agents.values())
 
 
 def test_loss_of_two_in_three_machines_ends_the_job_with_advice(served):
@@ -232,8 +228,7 @@ def test_job_recovers_when_two_cut_off_machines_return(served):
     last = made.job.rounds()[-1]
     assert (len(last.lines), last.restarts) == (3, {"0"})
     assert first.restarts == {"0"}
-    made.job.end()
-    assert [agent.code() for agent in made.agents.values()] == [0, 0, 0]
+    made.job.ends_well(*made.agents.values())
 
 
 def test_node_without_a_member_survives_loss_of_a_member(served):
@@ -247,8 +242,7 @@ def test_node_without_a_member_survives_loss_of_a_member(served):
     status = made.status(3)
     assert "10.97.0.1:2379 does not answer" in status
     assert status.count(" leads") == status.count(" follows") == 1
-    made.job.end()
-    assert [made.agents[number].code() for number in (1, 2, 3)] == [0, 0, 0]
+    made.job.ends_well(*(made.agents[number] for number in (1, 2, 3)))
 
 
 def test_job_survives_loss_of_two_in_five_machines(served):
@@ -268,8 +262,7 @@ def test_job_survives_loss_of_two_in_five_machines(served):
     print(f"votes again after {time.monotonic() - begun:.2f} s")
     last = made.job.round(5, after=three)
     assert last.restarts == {"0"}
-    made.job.end()
-    assert [agent.code() for agent in made.agents.values()] == [0] * 5
+    made.job.ends_well(*made.agents.values())
 
 
 def test_replaced_host_does_not_become_a_member_again(served):
@@ -298,5 +291,4 @@ def test_replaced_host_does_not_become_a_member_again(served):
     made.start(2)
     made.agents[2].says("http://10.97.0.4:2380, which --rdzv-endpoint does not list")
     assert three.restarts == {"0"}
-    made.job.end()
-    assert [made.agents[number].code() for number in (0, 1, 3)] == [0] * 3
+    made.job.ends_well(*(made.agents[number] for number in (0, 1, 3)))
