@@ -99,12 +99,12 @@ def test_writes_with_lost_answers_are_recognized(etcd, background, eventually, r
         assert all(node.is_closed() for node in nodes)
 
 
-def test_refusal_is_raised_immediately(servers, run_id):
-    """Here for a user without permission on the prefix; an exhausted quota is no different."""
-    server = servers.single(users=(User("somebody", "password", b"/elsewhere/"),))
-    params = RendezvousParameters(
-        "etcd-legacy", server.endpoint, run_id, 1, 1, user="somebody", password="password", timeout=60
-    )
+def test_refusal_is_raised_immediately(servers, tmp_path, run_id):
+    """Here for a user without permission on the prefix, over TLS; an exhausted quota is no different."""
+    certificates = make_certificates(tmp_path)
+    server = servers.single(users=(User("somebody", "password", b"/elsewhere/"),), certificates=certificates)
+    options = {"user": "somebody", "password": "password", "protocol": "https", "cacert": certificates.ca}
+    params = RendezvousParameters("etcd-legacy", server.endpoint, run_id, 1, 1, timeout=60, **options)
     with pytest.warns(DeprecationWarning):
         handler = create_rdzv_handler(params)
     begun = time.monotonic()
@@ -112,18 +112,3 @@ def test_refusal_is_raised_immediately(servers, run_id):
         handler.next_rendezvous()
     assert time.monotonic() - begun < 30.0
     handler.shutdown()
-
-
-@pytest.mark.torch
-def test_rendezvous_works_over_mutual_tls(servers, tmp_path, run_id):
-    certificates = make_certificates(tmp_path)
-    server = servers.single(certificates=certificates, client_certificates=True)
-    files = {"cacert": certificates.ca, "cert": certificates.client_cert, "key": certificates.client_key}
-    params = RendezvousParameters("etcd-legacy", server.endpoint, run_id, 1, 1, protocol="https", timeout=60, **files)
-    with pytest.warns(DeprecationWarning):
-        handler = create_rdzv_handler(params)
-    info = handler.next_rendezvous()
-    assert (info.rank, info.world_size) == (0, 1)
-    info.store.set("key", "value")
-    assert info.store.get("key") == b"value"
-    assert handler.shutdown()
