@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from hook_examples import load
+
 from elastic_core.config import RESERVED
 from elastic_core.hooks.manager import PluginManager
 
@@ -12,10 +14,6 @@ def option_source(name):
         def elastic_add_options():
             return [Option({name!r}, str, None, "a test"), Option("own-of-{name}", int, 1, "a test")]
         """
-
-
-def load(*points):
-    return PluginManager.load({}, entry_points=[point for some in points for point in some])
 
 
 def test_options_of_all_plugins_are_found_by_name(install_plugin):

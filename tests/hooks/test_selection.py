@@ -3,9 +3,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from hook_examples import load
 
 from elastic_core.errors import ExitCode, PluginError, RendezvousConnectionError
-from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import (
     Context,
     HealthEndpointRecord,
@@ -14,10 +14,6 @@ from elastic_core.hooks.records import (
     WatchdogRecord,
 )
 from elastic_core.rendezvous import RendezvousParameters
-
-
-def load(*points, **environ):
-    return PluginManager.load(environ, entry_points=[point for some in points for point in some])
 
 
 def refusal(manager, name, kind=RendezvousBackendRecord):

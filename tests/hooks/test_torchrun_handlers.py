@@ -4,6 +4,7 @@ import importlib
 import sys
 
 import pytest
+from hook_examples import load
 
 from elastic_core.errors import (
     PluginError,
@@ -14,7 +15,6 @@ from elastic_core.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import Context, RendezvousBackendRecord
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
 
@@ -102,10 +102,6 @@ HANDLER = """
         raise RuntimeError("no driver")
     """
 PARAMS = RendezvousParameters("old", "host:1", "job", 1, 2, colour="red")
-
-
-def load(*points, **environ):
-    return PluginManager.load(environ, entry_points=[point for some in points for point in some])
 
 
 @pytest.fixture
