@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 from datetime import timedelta
 
 import pytest
@@ -21,27 +20,12 @@ def test_rank_0_publishes_and_other_ranks_read(store):
     assert RendezvousStoreInfo.build(1, store) == info
     assert RendezvousStoreInfo.build(2, store, "10.0.0.2", 99) == info
     assert (store.get("MASTER_ADDR"), store.get("MASTER_PORT")) == (b"10.0.0.1", b"1234")
-
-
-def test_other_ranks_wait_for_rank_0(store):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(RendezvousStoreInfo.build(1, store)))
-    thread.start()
-    info = RendezvousStoreInfo.build(0, store, "10.0.0.1", 1)
-    thread.join(60)
-    assert found == [info]
+    assert RendezvousStoreInfo.build(0, store, "host", 0).master_port == 0
 
 
 def test_wait_is_bounded_by_the_store():
     with pytest.raises(TimeoutError):
         RendezvousStoreInfo.build(1, MemoryStore(timedelta(seconds=0.01)))
-
-
-@pytest.mark.integration
-def test_defaults_are_free_port_and_host_name(store):
-    info = RendezvousStoreInfo.build(0, store)
-    assert info.master_addr == socket.getfqdn()
-    assert 0 < info.master_port < 65536
 
 
 def can_be_bound(port):
@@ -55,10 +39,8 @@ def can_be_bound(port):
 
 
 @pytest.mark.integration
-def test_default_port_is_free():
-    info = (RendezvousStoreInfo.build(0, MemoryStore(), "host") for _ in range(5))
-    assert any(can_be_bound(info.master_port) for info in info)  # several tries, because a free port is not reserved
-
-
-def test_port_0_is_kept(store):
-    assert RendezvousStoreInfo.build(0, store, "host", 0).master_port == 0
+def test_defaults_are_free_port_and_host_name():
+    infos = [RendezvousStoreInfo.build(0, MemoryStore()) for _ in range(5)]
+    assert {info.master_addr for info in infos} == {socket.getfqdn()}
+    assert all(info.master_port for info in infos)
+    assert any(can_be_bound(info.master_port) for info in infos)  # several, because a free port is not reserved
