@@ -21,7 +21,7 @@ def world(min_nodes, max_nodes, count, **more):
 @pytest.mark.parametrize("leases", [False, True])
 def test_restarted_agent_joins_despite_an_outage(leases, pause):
     """The dead agent's entry remains, and the outage hides that it is dead."""
-    job = World(RendezvousSettings("job", 2, 2, RendezvousTimeout()), grace=30.0, leases=leases)
+    job = world(2, 2, 0, grace=30.0, leases=leases)
     job.join("x")
     job.join("o")
     job.run(20)
@@ -228,7 +228,7 @@ def test_next_node_leads_within_one_failure_timeout(leaving):
 
 
 def test_each_node_reads_the_roster_once_per_silence():
-    job = World(RendezvousSettings("job", 50, 50, RendezvousTimeout()))
+    job = world(50, 50, 0)
     for number in range(20):
         job.join(f"n{number}")
         job.run(0.05)
