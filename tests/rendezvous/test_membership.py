@@ -24,19 +24,6 @@ from elastic_core.rendezvous.model import (
 )
 
 
-@pytest.mark.parametrize(
-    ("key", "after", "max_nodes", "expected"),
-    [
-        ("a", 0, 2, JoinStatus.MEMBER),
-        ("a", 1, 2, JoinStatus.SPARE),  # it waits for a round newer than its own
-        ("c", 0, 2, JoinStatus.SPARE),
-        ("c", 0, 3, JoinStatus.WAITING),
-    ],
-)
-def test_join_status_while_a_round_runs(build, key, after, max_nodes, expected):
-    assert join_status(build.state("ab"), key, RoundId(after), max_nodes) is expected
-
-
 def test_join_status_between_rounds(build):
     over = ended(build.state("ab"), Cause.LEFT, "b", "")
     assert join_status(State(), "a", RoundId(0), 2) is JoinStatus.GATHERING
@@ -48,15 +35,6 @@ def test_join_status_between_rounds(build):
 
 def test_finished_member_ends_spare_status(build):
     assert join_status(succeeded(build.state("ab"), ["a"], RoundId(1)), "c", RoundId(0), 2) is JoinStatus.WAITING
-
-
-def test_round_that_ended_unseen_was_missed(build):
-    running = build.state("ab")
-    over = ended(running, Cause.LOST, "b", "", ("b",))
-    assert missed(running, "a", RoundId(0)) is None
-    assert missed(over, "a", RoundId(0)) == RoundId(1)
-    assert missed(over, "a", RoundId(1)) is None
-    assert missed(over, "c", RoundId(0)) == RoundId(1)
 
 
 def test_later_round_without_the_node_was_missed(build):
