@@ -67,21 +67,9 @@ def test_lines_are_read_once_and_completely(tmp_path):
         assert file.more() == [second]
 
 
-def trains(folder, age, **changed):
-    """Whether this process, as a worker whose last step has this age, is considered to train."""
-    job = Cluster(["launcher"], "1", folder, Meeting("c10d", 29400))
-    step = replace(steps(0, [now() - age], pid=os.getpid())[0], **changed)
-    (folder / "steps").write_text(json.dumps(asdict(step)) + "\n")
-    return job.trains([os.getpid()], 2.0)
-
-
-def test_worker_with_a_recent_step_trains(tmp_path):
-    assert trains(tmp_path, 0.5)
-
-
-def test_worker_without_a_recent_step_does_not_train(tmp_path):
-    assert not trains(tmp_path, 5.0)
-
-
-def test_steps_of_other_workers_are_ignored(tmp_path):
-    assert not trains(tmp_path, 0.5, pid=os.getpid() + 1)
+@pytest.mark.parametrize(("age", "other", "trains"), [(0.5, 0, True), (5.0, 0, False), (0.5, 1, False)])
+def test_worker_trains_if_its_own_last_step_is_recent(tmp_path, age, other, trains):
+    job = Cluster(["launcher"], "1", tmp_path, Meeting("c10d", 29400))
+    (step,) = steps(0, [now() - age], pid=os.getpid() + other)
+    (tmp_path / "steps").write_text(json.dumps(asdict(step)) + "\n")
+    assert job.trains([os.getpid()], 2.0) is trains

@@ -105,14 +105,10 @@ def test_scheduler_has_the_lowest_precedence(config_reader, line, environ, file)
     assert (settings.nnodes, settings.node_rank, settings.rdzv_id) == (NodeRange(2, 4), 3, "mine")
 
 
-def test_node_range_keeps_rank_and_run_id_of_the_step(config_reader):
-    settings = config_reader.read(f"{MEET} --nnodes 2:4 train.py", step(task=1)).settings
-    assert (settings.nnodes, settings.node_rank, settings.rdzv_id) == (NodeRange(2, 4), 1, "slurm-1234.0")
-
-
-def test_slurm_spares_have_no_rank(config_reader):
-    settings = config_reader.read(f"{MEET} --nnodes 2 train.py", step(task=2)).settings
-    assert (settings.node_rank, settings.rdzv_id) == (None, "slurm-1234.0")
+@pytest.mark.parametrize(("nodes", "task", "rank"), [("2:4", 1, 1), ("2:2", 2, None)], ids=["member", "spare"])
+def test_given_nodes_keep_rank_and_run_id_of_the_step(config_reader, nodes, task, rank):
+    settings = config_reader.read(f"{MEET} --nnodes {nodes} train.py", step(task=task)).settings
+    assert (str(settings.nnodes), settings.node_rank, settings.rdzv_id) == (nodes, rank, "slurm-1234.0")
 
 
 def test_job_of_several_steps_requires_a_run_id(config_reader):
@@ -140,10 +136,8 @@ def test_steps_requeues_and_array_tasks_have_distinct_run_ids(config_reader):
     assert len({reading.settings.rdzv_id for reading in readings}) == len(environments)
     assert readings[2].settings.rdzv_id == "slurm-1234.0-r1"
     assert readings[2].origins["rdzv_id"] == "SLURM_JOB_ID and SLURM_STEP_ID and SLURM_RESTART_COUNT"
-
-
-def test_first_run_of_a_job_has_no_requeue_suffix(config_reader):
-    assert config_reader.read(f"{MEET} train.py", step(SLURM_RESTART_COUNT="0")).settings.rdzv_id == "slurm-1234.0"
+    first = config_reader.read(f"{MEET} train.py", step(SLURM_RESTART_COUNT="0"))
+    assert first.settings.rdzv_id == "slurm-1234.0"
 
 
 class TestAmbiguousStep:
