@@ -31,34 +31,6 @@ def was_outage(connection, asked, at):
     return connection.began(Instant(asked)).was_outage(Instant(at))
 
 
-def test_silence_begins_with_the_pending_operation(well):
-    assert well.since is None
-    assert well.began(Instant(1.0)).since == 1.0
-    assert answered(well, 1.0, 1.1) == well
-
-
-def test_outage_begins_with_the_first_failed_attempt(well):
-    away = failing(well, [10.0, 11.0, 12.0])
-    assert away.since == away.began(Instant(13.0)).since == 10.0
-    assert answered(away).since is None
-
-
-def test_pauses_between_attempts_grow(well):
-    away = failing(well, [0.0])
-    assert not away.retry_due(Instant(0.04))
-    assert away.retry_due(Instant(0.05))
-    assert not failing(away, [0.05]).retry_due(Instant(0.14))
-    assert failing(well, range(9)).retry_at == 9.0
-    assert failing(well, range(9)).retry_now().retry_due(Instant(8.0))
-
-
-def test_fault_is_forgotten_when_no_work_is_left(well):
-    away = failing(well, range(9))
-    assert answered(away).outage is OUTAGE
-    assert answered(away).faults_forgotten() == well
-    assert well.faults_forgotten() == well
-
-
 def test_slow_answer_means_an_outage(well):
     assert not was_outage(well, 0.0, 0.9)
     assert was_outage(well, 0.0, 1.1)
@@ -81,16 +53,6 @@ def test_outage_is_logged_after_the_heartbeat_timeout(well):
     assert asked.next_look(Instant(10.5)) == 12.0
     assert asked.next_look(Instant(13.0)) == 15.0
     assert well.next_look(Instant(20.0)) == 22.0
-
-
-def test_node_fences_one_heartbeat_before_its_timeout(well):
-    asked = well.began(Instant(10.0))
-    assert asked.fence_at(0.0, Instant(11.0)) == 14.0
-    assert not asked.fenced(0.0, Instant(13.9))[1]
-    assert asked.fenced(0.0, Instant(14.0))[1]
-    assert not asked.fenced(30.0, Instant(43.9))[1]
-    assert asked.fenced(30.0, Instant(44.0))[1]
-    assert not well.fenced(0.0, Instant(1000.0))[1]
 
 
 def test_process_that_slept_gets_one_more_heartbeat(well):

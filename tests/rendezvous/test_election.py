@@ -8,7 +8,7 @@ import pytest
 
 from elastic_core.clock import Instant
 from elastic_core.rendezvous.election import Election, ordered_by_age, position
-from elastic_core.rendezvous.model import Cause, RoundId, State, drained, ended, succeeded
+from elastic_core.rendezvous.model import RoundId, drained, succeeded
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
 INTERVAL = 1.0
@@ -25,13 +25,6 @@ def after(election, looks, value=7, place=1):
     for now in looks:
         election = election.seen(value, Instant(now), place)
     return election
-
-
-def test_members_lead_by_rank_and_other_nodes_by_age(build):
-    state = ended(build.state("abc"), Cause.LOST, "a", "", ("a",))
-    assert [position(state, key, 5) for key in "bc"] == [0, 1]
-    assert position(state, "d", 3) == 5
-    assert position(State(), "a", 0) == 0
 
 
 def test_drained_or_finished_member_does_not_lead(build):

@@ -27,11 +27,6 @@ def watched(looks, value=7):
     return seen
 
 
-def test_time_alone_makes_no_node_late():
-    """The observer or its store slept, so it read nothing."""
-    assert not watched([0]).late("a", Instant(1000))
-
-
 def test_new_entry_ends_lateness():
     """A leader that was cut off has returned, and its next heartbeat is not due yet."""
     seen, entry = Observation(INTERVAL, ATTEMPTS), Entry.of(Node("a"), "a")
