@@ -266,6 +266,9 @@ class Mover:
     def serve(self):
         return None
 
+    def stop_serving(self, unless=""):
+        pass
+
     def moved(self, where):
         split_host_port(where, 1)
 
