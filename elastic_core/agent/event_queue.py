@@ -128,9 +128,10 @@ class EventQueue:
         """Release the pipe. Idempotent."""
         with self._lock:
             if self._waiting and threading.current_thread() is threading.main_thread():
-                # A signal handler has interrupted `wait`, and the next signal must not write to a closed pipe.
-                woken = signal.set_wakeup_fd(-1)
-                signal.set_wakeup_fd(-1 if woken == self._writer else woken)
+                # A signal handler has interrupted `wait`, and the next signal must not write to a closed pipe. That
+                # signal's handler may close the queue here, and `_writer` is then gone.
+                writer, woken = self._writer, signal.set_wakeup_fd(-1)
+                signal.set_wakeup_fd(-1 if woken == writer else woken)
             pipe, self._reader, self._writer = (self._reader, self._writer), -1, -1
             self._events.clear()
             for fd in pipe:
