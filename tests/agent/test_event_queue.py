@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
+import sys
 import threading
 
 import pytest
@@ -222,14 +224,27 @@ def test_later_request_keeps_the_first_signal(make_queue):
     assert (queue.request, queue.urged) == (INT, True)
 
 
-def test_signal_handler_may_close_the_queue_during_a_wait(queue, capfd):
-    """Python must not write to the closed descriptor, which may already belong to another file."""
+@pytest.mark.parametrize("line", range(1, 11))
+def test_signal_handlers_may_close_the_queue_during_a_wait(queue, line):
+    """Python must not write to the closed descriptor, which may already belong to another file. The second signal
+    arrives before this line of `close`."""
+    lines, woken = itertools.count(1), []
 
-    def close_and_raise_another(*_):
-        queue.close()
-        signal.raise_signal(signal.SIGUSR1)
+    def trace(frame, event, arg):
+        if frame.f_code is EventQueue.close.__code__ and event == "line" and next(lines) == line:
+            signal.raise_signal(signal.SIGUSR1)
+        return trace
 
-    handlers = {signal.SIGALRM: close_and_raise_another, signal.SIGUSR1: lambda *_: None}
+    def close_slowly(*_):
+        tracer = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            queue.close()
+        finally:
+            sys.settrace(tracer)
+        woken.append(signal.set_wakeup_fd(-1))
+
+    handlers = {signal.SIGALRM: close_slowly, signal.SIGUSR1: lambda *_: queue.close()}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
@@ -238,7 +253,8 @@ def test_signal_handler_may_close_the_queue_during_a_wait(queue, capfd):
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert "wakeup" not in capfd.readouterr().err
+    assert next(lines) > line
+    assert woken == [-1]
 
 
 def test_signal_delivered_to_another_thread_ends_the_wait(queue):
