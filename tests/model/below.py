@@ -76,7 +76,7 @@ class Place:
         self.before: dict[str, bytes] = {}
 
     def holds_the_record_of_its_move(self) -> bool:
-        """Return whether a record tells the nodes that no node has taken the store over. There is none if the host was
+        """Return whether the store records that no node has taken it over. There is no record if the host was
         alone. Other nodes may then direct those that come later to their own store."""
         name = Keys("job").id
         return self.store.check([name]) and self.store.check([Keys("job", self.store.get(name).decode()).moved])

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from elastic_etcd.server.member import ServedCluster
 
 _ATTEMPTS = 5
-_TRUSTED: Duration = 25.0  # seconds for which a node with a watch trusts renewals without a read, unless it leads
+_TRUSTED: Duration = 25.0  # the longest time that a node with a watch goes without a read, unless it leads
 _NEVER = StateVersion(-1, 0)  # matches no state
 
 

@@ -1,5 +1,5 @@
-"""A node's view of a range of keys. `NodeCache` contains the nodes' entries, and `RoundCache` contains the state and
-the leader's key.
+"""A node's view of a range of keys. `NodeCache` contains the nodes' entries, and `RoundCache` contains the keys that
+concern all nodes.
 
 Any client with write access can write anything to these keys. An invalid record is logged once and ignored, and so is
 every record beyond the first `MOST_KEYS`. Memory use is therefore bounded, and an invalid record does not affect the
@@ -123,8 +123,8 @@ class NodeCache(KeyCache):
 
 
 class RoundCache(KeyCache):
-    """The state and the leader's key. One thread calls `wait`, any thread may call `close`, and a third thread calls
-    the rest.
+    """The state, the leader's key, and the last withdrawal. One thread calls `wait`, any thread may call `close`, and
+    a third thread calls the rest.
 
     A slightly outdated state is good enough for a decision, because a write names the state that it replaces. However,
     the entries used in the same decision must have been read at the state's revision or later.
@@ -161,7 +161,7 @@ class RoundCache(KeyCache):
     @property
     def signs(self) -> tuple[int, int]:
         """The number of interruptions, and the revision at which some node last withdrew another one. If either of them
-        changes, this node's entry may be gone."""
+        changes, this node should check that its entry still exists."""
         with self._changed:
             pair = self._pairs.get(self._keys.withdrawn)
             return self.interruptions, pair.mod_revision if pair else 0

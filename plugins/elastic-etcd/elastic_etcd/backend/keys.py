@@ -2,7 +2,7 @@
 
 /<prefix>/<run id>/round/state     the state; its mod_revision is the fencing token
 /<prefix>/<run id>/round/lead      the leader, while its lease lives
-/<prefix>/<run id>/round/withdrawn the node that another one has withdrawn last, while the other one's lease lives
+/<prefix>/<run id>/round/withdrawn the node that another one withdrew last, while that one's lease lives
 /<prefix>/<run id>/nodes/<key>     a node's entry, while its lease lives
 /<prefix>/<run id>/store/          the rounds' stores
 
