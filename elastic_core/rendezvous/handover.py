@@ -16,7 +16,8 @@ with the newest state. The nodes also do so if a marker leads back to the same s
 no store answers, and that store's host has stopped checking its pointer here. The state may then be old.
 
 Such a host may merely have been cut off. In that case, it later finds that nodes have continued at the endpoint without
-it. It then ends its own epoch with a marker that leads to the endpoint.
+it. It then ends its own epoch with a marker that leads to the endpoint. If those nodes' store has moved as well, both
+hosts find each other's pointer in place of their own, and the one with the higher address ends its epoch.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Protocol
 from elastic_core.clock import Backoff
 from elastic_core.interfaces.backend import ForeignStateError
 from elastic_core.log import get_logger
-from elastic_core.rendezvous.versions import Keys, Versions, add, create, epoch_named, new_epoch, point
+from elastic_core.rendezvous.versions import Keys, Versions, add, create, epoch_named, new_epoch, peek, point
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -103,8 +104,9 @@ class Pointer:
         where: the address of the store.
 
     Attributes:
-        overtaken_at: the address of a store at the endpoint in which other nodes have agreed on a different state;
-            empty if there is none. The thread ends when it finds such a store.
+        overtaken_at: the address of a store in which other nodes have agreed on a different state; empty if there is
+            none. The store is at the endpoint, or another process keeps a pointer to it there. The thread ends when it
+            finds such a store.
     """
 
     def __init__(self, mover: StoreMover, run_id: str, seal: Seal, where: str) -> None:
@@ -114,6 +116,7 @@ class Pointer:
         self._closed = threading.Event()
         self._pointing = threading.Lock()
         self._logged = False
+        self._checked: set[str] = set()  # epochs at the endpoint
         threading.Thread(target=self._keep, name="rendezvous-pointer", daemon=True).start()
 
     def close(self) -> None:
@@ -143,6 +146,12 @@ class Pointer:
         try:
             epoch = epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch()))
             keys = Keys(self._run_id, epoch)
+            pointer = self._seal.opened(keys.moved, peek(connection.store, keys.moved) or b"") or b""
+            rival = pointer.decode(errors="replace")
+            if epoch in self._checked and rival != STAYS and "" < rival < self.where:
+                self._yield_to(rival)  # both hosts check, and only the one with the higher address yields
+                return
+            self._checked.add(epoch)
             pointed = point(connection.store, keys, self._seal, self.where)
             add(connection.store, keys.pointed, 1)
             if not pointed:
@@ -151,21 +160,25 @@ class Pointer:
             get_logger().debug("endpoint does not redirect", endpoint=connection.where, reason=str(error))
 
     def _check_other_state(self, connection: StoreConnection, versions: Versions) -> None:
-        reason = "this store's nodes are joining the nodes at the endpoint"
         try:
             found = versions.newest(connection.store)
             if found is None:
                 return
-            if self._seal.is_others(found[0]):
-                reason = "the nodes at the endpoint have a secret, but this store's nodes do not"
-            else:
-                self.overtaken_at = connection.where
-                self._closed.set()
+            if not self._seal.is_others(found[0]):
+                self._yield_to(connection.where)
+                return
+            reason = "the nodes at the endpoint have a secret, but this store's nodes do not"
         except ForeignStateError as error:
             reason = str(error)
         if not self._logged:
             self._logged = True
             get_logger().warning("job split", endpoint=connection.where, moved=self.where, reason=reason)
+
+    def _yield_to(self, where: str) -> None:
+        self.overtaken_at = where
+        self._closed.set()
+        reason = "this store's nodes are joining the nodes of the other store"
+        get_logger().warning("job split", endpoint=where, moved=self.where, reason=reason)
 
     def _rest(self, connections: Sequence[StoreConnection], pause: Duration) -> None:
         """Wait for `pause` seconds, or until the store at the first of these connections stops."""

@@ -25,6 +25,7 @@ from elastic_core.rendezvous.versions import (
     add,
     compare_set,
     create,
+    delete,
     epoch_named,
     foreign,
     new_epoch,
@@ -219,7 +220,7 @@ class StoreBackend(RosterBackend):
         def ended(store: Store, epoch: _Epoch) -> tuple[str, set[str]]:
             own = set(epoch.log.own_keys)
             present = [item.key for item in epoch.log.read(store) if item.key not in own]
-            if not present:
+            if not present or not self._connector.hosts:  # the operation may be repeated in the heir's store
                 return "", set()
             first = [key for key in heirs if key in present]
             epoch.versions.freeze(store, [*first, *(key for key in present if key not in first)])
@@ -233,7 +234,7 @@ class StoreBackend(RosterBackend):
         try:
             where, present = self._use("handing over the store", ended)
         finally:
-            if pointer is not None and not where:
+            if pointer is not None and pointer is self._pointer and not where:
                 self._pointer = Pointer(self._mover, self._run_id, self._seal, pointer.where)
         if not where:
             return False
@@ -323,7 +324,7 @@ class StoreBackend(RosterBackend):
             found, circles = f"no store answers at {where}", trail.get(where, True)
         except RendezvousConnectionError as error:
             found, circles = str(error), False
-        if self._has_ended(store, epoch) or (not self._observes and (circles or self._is_left(store, epoch))):
+        if self._has_ended(store, epoch) or (circles and not self._observes) or self._is_left(store, epoch):
             return ""
         raise RendezvousConnectionError(f"the rendezvous store was to move, but {found}")
 
@@ -331,11 +332,12 @@ class StoreBackend(RosterBackend):
         return epoch_named(peek(store, epoch.keys.id) or b"") != epoch.name
 
     def _is_left(self, store: Store, epoch: _Epoch) -> bool:
-        """Return whether the store's host has not checked its pointer in this store for some time."""
+        """Return whether the store's host has not checked its pointer in this store for some time. An observer does not
+        decide that."""
         looks, now = peek(store, epoch.keys.pointed), self._clock.now()
         if self._unanswered is None or self._unanswered[:2] != (epoch.name, looks):
             self._unanswered = epoch.name, looks, now
-        return now - self._unanswered[2] >= POINTER_PATIENCE
+        return not self._observes and now - self._unanswered[2] >= POINTER_PATIENCE
 
     def _move_to(self, where: str) -> None:
         """Use the store at `where` from now on."""
@@ -357,8 +359,8 @@ class StoreBackend(RosterBackend):
 
     def _successor(self, store: Store, epoch: _Epoch, timeout: Duration, heirs: Sequence[str] = ()) -> str:
         """Return the store's new address, or an empty string if the store stays here. If it is this node's turn, the
-        node takes over the store. If this node serves the store and no other node takes it over in time, records that
-        the store stays. Raises RendezvousConnectionError if no node has taken the store over yet."""
+        node takes over the store. If no node does so in time, the store's host records that the store stays, or any
+        node does if the host is gone. Raises RendezvousConnectionError if no node has taken the store over yet."""
         if self._mover is None:
             raise foreign("a store that never moves", "a marker of its move")
         place = None if self._observes else turn(heirs, epoch.log.own_keys, self._mover.listed)
@@ -370,7 +372,7 @@ class StoreBackend(RosterBackend):
             value = peek(store, key)
         if value is None and place is not None:
             value = self._inherit(store, epoch)
-        if value is None and self._connector.hosts:  # a late heir must not take over
+        if value is None and (self._connector.hosts or self._is_left(store, epoch)):  # a late heir must not take over
             value = create(store, key, self._seal.sealed(key, STAYS.encode()))
         if value is None:
             raise RendezvousConnectionError("its host has left, and no other node hosts it yet")
@@ -475,7 +477,10 @@ class StoreBackend(RosterBackend):
         if standing is not None and epoch_named(standing) == after.name:
             if copies:
                 self._copy_state(after, store, name.decode())
-            compare_set(store, after.keys.id, standing, name)
+            if compare_set(store, after.keys.id, standing, name) != name and copies:
+                unused = Keys(self._run_id, name.decode())
+                delete(store, unused.state(1))
+                delete(store, unused.head)
 
     def _copy_state(self, ended: _Epoch, store: Store, name: str) -> None:
         """Write the newest state of a frozen epoch to the epoch of this name, unless that one has a state."""

@@ -210,7 +210,7 @@ class Versions:
         self._seal = seal
         self._observes = observes
         self._known: tuple[int, bytes] | None = None
-        self._opened: tuple[int, bytes] | None = None
+        self._opened: tuple[tuple[int, bytes], bytes] | None = None
         self._writer = secrets.token_hex(_WRITER // 2).encode()
 
     def newest(self, store: Store) -> tuple[bytes, Version] | None:
@@ -262,11 +262,11 @@ class Versions:
             return None
         number, value = self._known
         token, key = Version(self._keys.epoch, number), self._keys.state(number)
-        if self._opened is None or self._opened[0] != number:
+        if self._opened is None or self._opened[0] != self._known:
             if value[_WRITER : _WRITER + 1] != b":":
                 expected = f"a state written by elastic-core under the key {key!r}"
                 raise ForeignStateError(str(foreign(expected, repr(value[:60]))), token, not self._seal.signs)
-            self._opened = (number, self._seal.state(key, value[_WRITER + 1 :], token))
+            self._opened = (self._known, self._seal.state(key, value[_WRITER + 1 :], token))
         return self._opened[1], token
 
     def write(self, store: Store, state: bytes, after: int) -> tuple[bytes, Version, bool] | None:
@@ -281,7 +281,7 @@ class Versions:
         if after > self._number() or not self._created(store, number, value):
             standing = self.newest(store)
             return None if standing is None else (*standing, False)
-        self._known, self._opened = (number, value), (number, state)
+        self._known, self._opened = (number, value), ((number, value), state)
         return state, Version(self._keys.epoch, number), True
 
     def freeze(self, store: Store, heirs: Sequence[str]) -> None:

@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+from elastic_testing import FakeClock
 from store_place import KEYS, Place
 
 from elastic_core.builtin import MemoryStore
 from elastic_core.errors import RendezvousConnectionError
-from elastic_core.rendezvous.handover import STAYS, Pointer, turn
+from elastic_core.rendezvous.handover import POINTER_PATIENCE, STAYS, Pointer, turn
 from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.store_backend import StoreBackend
 from elastic_core.rendezvous.store_connection import FactoryConnector, StoreConnection
@@ -249,6 +250,77 @@ def test_heir_that_failed_to_record_its_store_stops_it(begins):
     assert node.get_state()[0] == b"state"  # in a new epoch of the old store
     assert (mover.followed, mover.serves) == ("", False)
     node.close()
+
+
+def test_late_heir_does_not_take_over_after_the_host_was_given_up():
+    """The host has recorded nothing, and the others have continued in its store while the heir started its own."""
+    clock = FakeClock()
+
+    class LateHeir(Mover):
+        def serve(self):
+            with pytest.raises(RendezvousConnectionError, match="no other node hosts it yet"):
+                other.get_state()
+            clock.advance(POINTER_PATIENCE)
+            state, token = other.get_state()
+            assert other.set_state(state + b" and more", token)[2]
+            return super().serve()
+
+    late = LateHeir()
+    old, heir = frozen(late)
+    other = StoreBackend(Connector(old, Mover()), "job", clock=clock, mover=Mover())
+    assert heir.get_state()[0] == b"state and more"
+    assert (late.followed, late.serves) == ("", False)
+    for backend in (heir, other):
+        backend.close()
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_nodes_that_begin_an_epoch_together_leave_one_copy_of_the_state(count):
+    old, first = frozen(Mover())
+    nodes = [first, *(StoreBackend(Connector(old, Mover()), "job", mover=Mover()) for _ in range(count - 1))]
+    old.store.set(KEYS.moved, HmacSeal("job").sealed(KEYS.moved, STAYS.encode()))
+    together, begin = threading.Barrier(count), old.entered
+
+    def entered(operation, arguments):
+        if operation == "compare_set" and arguments[:2] == (KEYS.id, KEYS.epoch.encode()):
+            together.wait(LONG)
+        begin(operation, arguments)
+
+    old.entered = entered
+    before = old.store.num_keys()
+    with ThreadPoolExecutor(count) as threads:
+        assert [state for state, _ in threads.map(StoreBackend.get_state, nodes)] == [b"state"] * count
+    assert old.store.num_keys() <= before + 5  # of the epoch that has begun
+    for backend in nodes:
+        backend.close()
+
+
+def test_host_that_repeats_a_handover_leaves_the_heirs_store_alone():
+    """It lost the answer to its marker. Meanwhile, the nodes have moved to the heir's store."""
+
+    class UntilItMoves(Connector):
+        @property
+        def hosts(self):
+            return not self._mover.followed
+
+    old, serving, leaving = Place().begin(), Mover(), Mover()
+    leaving.place = serving.place
+    host = StoreBackend(UntilItMoves(old, leaving), "job", mover=leaving)
+    heir = StoreBackend(Connector(old, serving), "job", mover=serving)
+    host.set_state(b"state")
+    heir.announce("a/1", b"entry")
+    old.lose("compare_set", KEYS.state(2), lands=True)
+    with pytest.raises(RendezvousConnectionError):
+        host.hand_over(["a/1"], LONG)
+    _, token = heir.get_state()
+    heir.announce("a/1", b"entry")
+    assert heir.set_state(b"newer", token)[2]
+    host.hand_over(["a/1"], LONG)
+    assert not host.hosts_store
+    assert heir.get_state()[0] == b"newer"
+    assert serving.serves
+    for backend in (host, heir):
+        backend.close()
 
 
 def test_marker_in_a_store_that_never_moves_begins_a_new_epoch(place):

@@ -64,6 +64,16 @@ def test_no_version_is_written_after_one_that_was_lost(store, client, instead):
     assert not store.check([KEYS.state(4)])
 
 
+def test_observer_shows_the_version_that_replaced_another_one(store, client):
+    observer = Versions(KEYS, HmacSeal("job"), observes=True)
+    write(client(), store, 2)
+    assert observer.newest(store)[0] == b"2"
+    store.delete_key(KEYS.state(2))  # the store has returned with older data
+    store.set(KEYS.head, "1")
+    assert client().write(store, b"other", 1)[2]
+    assert observer.newest(store)[0] == b"other"
+
+
 def test_next_writer_deletes_what_dead_writers_left(store, client):
     write(client(), store, KEPT)
     for number in range(KEPT + 1, KEPT + 4):  # three writers that died before they could delete versions

@@ -299,9 +299,10 @@ def test_node_finds_the_store_at_the_second_listed_host(connected_nodes, node, s
 @pytest.fixture
 def split_stores(connected_nodes, node, seal, hand_over, free_port, eventually):
     """`split_stores(n)`: the two nodes of a moved store, its host first, and the host of a second store at the
-    endpoint, to which that host has written n states."""
+    endpoint, to which n states were written. Both groups have met again. With `moves`, the second store has moved to
+    its second node before."""
 
-    def made(states):
+    def made(states, moves=False):
         second = f"127.0.0.1:{free_port()}"
         _, (host, *others) = connected_nodes(3, f"127.0.0.1:{free_port()},{second}")
         others[0].set_state(b"here")
@@ -310,10 +311,20 @@ def split_stores(connected_nodes, node, seal, hand_over, free_port, eventually):
         token = None
         for _ in range(states):
             _, token, _ = without.set_state(b"there", token)
+        if moves:  # its server still runs
+            left, without = without, node(second, seal())
+            without.announce("y", b"y")
+            hand_over(left, "x", ["y"], without)
         hand_over(host, "a", ["b", "c"], *others)
         heir, other = heir_of(*others)
-        name = "bc"[others.index(heir)]
-        eventually(lambda: heir.beat(name, leading=False, look=True) is not None and not heir.hosts_store)
+        hosts = [(heir, "bc"[others.index(heir)]), (without, "y" if moves else "x")]
+
+        def merged():
+            for backend, name in hosts:
+                backend.beat(name, leading=False, look=True)
+            return not all(backend.hosts_store for backend, _ in hosts)
+
+        eventually(merged)
         return heir, other, without
 
     return made
@@ -325,6 +336,13 @@ def test_cut_off_store_yields_to_the_store_at_the_endpoint(split_stores, states)
     heir, other, without = split_stores(states)
     assert [each.get_state()[0] for each in (heir, other, without)] == [b"there"] * 3
     assert keys(without) == ["b", "c", "x"]
+
+
+def test_hosts_that_replace_each_others_pointer_merge_their_stores(split_stores):
+    """One was cut off, and the nodes at the endpoint handed their store over before it came back."""
+    nodes = split_stores(1, moves=True)
+    assert len({each.get_state()[0] for each in nodes}) == 1
+    assert [keys(each) for each in nodes] == [["b", "c", "y"]] * 3
 
 
 def test_store_can_be_handed_over_after_a_merge(split_stores, hand_over):
