@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ from elastic_core.plugin import (
     ConfigurationError,
     Node,
     Problem,
-    RendezvousParameters,
     find_option,
     is_loopback,
     joined_host_port,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from elastic_core.plugin import Settings
+    from elastic_core.plugin import RendezvousParameters, Settings
 
 DEFAULT_PORT = 29500
 RUN_ID = "none"
@@ -87,15 +87,10 @@ def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
     endpoint = _endpoint(params)
     if rank == 0 and params.max_nodes > 1 and means_this_machine(endpoint.host):
         endpoint = replace(endpoint, host="localhost")  # other nodes use this machine's real address
-    return RendezvousParameters(
-        backend=params.backend,
-        endpoint=str(endpoint),
-        run_id=params.run_id,
-        min_nodes=params.min_nodes,
-        max_nodes=params.max_nodes,
-        local_addr=params.local_addr,
-        node=replace(node, rank_hint=rank),
-    ).having(config)
+    made = copy.copy(params)
+    made.config, made.endpoint = config, str(endpoint)
+    made.node = replace(node, rank_hint=rank)
+    return made
 
 
 def master_of(params: RendezvousParameters) -> str:
