@@ -121,10 +121,6 @@ def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
         sock = bound_socket(own.family, own.sockaddr)
     else:
         sock = bound_everywhere(endpoint.port)
-    return _listening(sock)
-
-
-def _listening(sock: socket.socket) -> socket.socket:
     try:
         # Accepted connections inherit these options. Without them, connections of vanished machines would stay open.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
