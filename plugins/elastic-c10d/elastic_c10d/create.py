@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from elastic_c10d.torch_store import Store
-    from elastic_core.plugin import Clock, Duration, RendezvousParameters, RoundStores, StoreConnector
+    from elastic_core.plugin import Duration, RendezvousParameters, RoundStores, StoreConnector
 
 _LENGTH = struct.Struct("=I")  # a FileStore's file starts with the length of the first key
 _LONGEST_KEY = 4096
@@ -52,16 +52,10 @@ class C10dRendezvousBackend(StoreBackend):
         run_id: the job's run id; jobs with different ids are isolated from each other within a store.
     """
 
-    def __init__(
-        self,
-        store: Store | StoreConnector,
-        run_id: str,
-        clock: Clock | None = None,
-        observes: bool = False,
-    ) -> None:
+    def __init__(self, store: Store | StoreConnector, run_id: str, observes: bool = False) -> None:
         connector = as_connector(store)
         mover = connector if isinstance(connector, TcpConnector) else None
-        super().__init__(connector, run_id, "c10d", clock, observes=observes, mover=mover)
+        super().__init__(connector, run_id, "c10d", observes=observes, mover=mover)
 
 
 @dataclass(frozen=True)
