@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.plugin import BACKEND_OPTIONS as SHARED
 from elastic_core.plugin import Option, Problem, RendezvousBackendRecord, StoreRecord, find_option, hookimpl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from elastic_c10d.torch_store import Store
     from elastic_core.plugin import (
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         StoreServer,
     )
 
+T = TypeVar("T")
 _CONNECTION = (
     Option(
         "outage_grace",
@@ -76,17 +77,9 @@ def _static_handler(context: Context, params: RendezvousParameters) -> Rendezvou
     return _handler(context, as_dynamic(params), master_of(params))
 
 
-def _file_handler(context: Context, params: RendezvousParameters) -> RendezvousHandler:
-    return _handler(context, _with_a_file(params))
-
-
-def _open_file(context: Context, params: RendezvousParameters) -> RendezvousBackend:
-    return _open(context, _with_a_file(params))
-
-
-def _with_a_file(params: RendezvousParameters) -> RendezvousParameters:
-    params.config["store_type"] = "file"
-    return params
+def _with_a_file(function: Callable[[Context, RendezvousParameters], T]) -> Callable[..., T]:
+    """Return the function for the backend `file`, which is `c10d` with a fixed `store_type`."""
+    return lambda context, params: function(context, params.having({"store_type": "file"}))
 
 
 def _is_torch_missing() -> bool:
@@ -213,9 +206,9 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
         RendezvousBackendRecord(
             "file",
             "rendezvous over a torch FileStore on a shared disk",
-            _file_handler,
+            _with_a_file(_handler),
             _FILE,
-            open_backend=_open_file,
+            open_backend=_with_a_file(_open),
             problems=lambda _: _missing(),
             hosts_of=lambda _: (),
         ),
