@@ -49,11 +49,6 @@ def own_memory() -> int:
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
-def own_files() -> int:
-    """Return the number of this process's open files. Raises OSError if the number cannot be read."""
-    return len(os.listdir("/proc/self/fd"))
-
-
 class OverloadWatch:
     """Replaces the server if the process grows too much or the server has too many connections. A thread checks both at
     regular intervals. The new server is empty, so nodes treat the replacement as an outage. If the process does not
@@ -92,8 +87,7 @@ class OverloadWatch:
     def stop(self) -> None:
         """Stop watching. Idempotent."""
         self._ended.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._thread.join()
 
     def _watch(self) -> None:
         try:
@@ -124,7 +118,8 @@ class OverloadWatch:
         """Return whether the server exceeds a limit. Raises OSError if that cannot be determined."""
         if self._grown() > self._most:
             return True
-        return own_files() > self._connections and len(accepted(self._port)) > self._connections
+        files = len(os.listdir("/proc/self/fd"))
+        return files > self._connections and len(accepted(self._port)) > self._connections
 
     def _keep_spare(self) -> None:
         """Keep a spare file open. If the process has no descriptors left, a check closes this file in order to run."""
