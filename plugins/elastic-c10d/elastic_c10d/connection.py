@@ -72,7 +72,7 @@ class TorchConnection(StoreConnection):
         socket can interrupt it."""
         if not self.pushes:
             return self.asked_for(key, timeout, closed, _ASKING)
-        if self.socket is None or not hasattr(self.store, "set_timeout"):
+        if self.socket is None:
             return super().fetch(key, timeout, closed)
         try:
             self.store.set_timeout(timedelta(seconds=max(timeout, 0.001)))
@@ -86,7 +86,7 @@ class TorchConnection(StoreConnection):
                 self.shorten_timeout(self._patience)
 
     def shorten_timeout(self, seconds: Duration) -> None:
-        if self.socket is not None and hasattr(self.store, "set_timeout"):
+        if self.socket is not None:
             self._patience = seconds
             self.store.set_timeout(timedelta(seconds=seconds))
 
