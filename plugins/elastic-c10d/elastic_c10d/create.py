@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import os
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from elastic_c10d.torch_store import Store
-    from elastic_core.plugin import Duration, RendezvousParameters, RoundStores, StoreConnector
+    from elastic_core.plugin import Duration, RendezvousParameters, StoreConnector
 
 _LENGTH = struct.Struct("=I")  # a FileStore's file starts with the length of the first key
 _LONGEST_KEY = 4096
@@ -56,14 +56,6 @@ class C10dRendezvousBackend(StoreBackend):
         connector = as_connector(store)
         mover = connector if isinstance(connector, TcpConnector) else None
         super().__init__(connector, run_id, "c10d", observes=observes, mover=mover)
-
-
-@dataclass(frozen=True)
-class HandlerParts:
-    """The parts of a rendezvous handler, none of which is connected yet."""
-
-    backend: C10dRendezvousBackend
-    stores: RoundStores
 
 
 def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend, Store]:
@@ -89,9 +81,9 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
         raise
 
 
-def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, master: str = "") -> HandlerParts:
+def create_parts(params: RendezvousParameters, master: str = "") -> tuple[C10dRendezvousBackend, MadeStores]:
     """Create a backend that connects on first use, and the stores of its rounds. Each attempt to connect takes about
-    `patience` seconds.
+    `PATIENCE` seconds.
 
     Args:
         master: the host at which this node's workers reach the workers' store; see `MadeStores`.
@@ -103,7 +95,7 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, ma
     # reason for the failure.
     options = options_of(params, C10D)
     half = min(options["join_timeout"], options["connect_timeout"] or math.inf) / 2
-    connector = connector_for(params, options, min(patience, half), half)
+    connector = connector_for(params, options, min(PATIENCE, half), half)
     backend = C10dRendezvousBackend(connector, params.run_id)
 
     def address() -> str:
@@ -111,7 +103,7 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, ma
             return advertised_address(params, ())
         return connector.local_address or advertised_address(params)
 
-    return HandlerParts(backend, round_stores(connector, params.run_id, address, master))
+    return backend, round_stores(connector, params.run_id, address, master)
 
 
 def round_stores(connector: StoreConnector, run_id: str, address: Callable[[], str], host: str = "") -> MadeStores:

@@ -65,10 +65,10 @@ def _handler(context: Context, params: RendezvousParameters, master: str = "") -
     from elastic_c10d.create import create_parts
     from elastic_core.plugin import create_handler, options_of
 
-    parts = create_parts(params, master=master)
+    backend, stores = create_parts(params, master)
     if params.get("connect_timeout") is None:
         params.config["connect_timeout"] = options_of(params, C10D)["join_timeout"]
-    return create_handler(None, parts.backend, params, parts.stores, params.backend)
+    return create_handler(None, backend, params, stores, params.backend)
 
 
 def _static_handler(context: Context, params: RendezvousParameters) -> RendezvousHandler:

@@ -152,7 +152,7 @@ def node():
 
     def make(endpoint, seal=None, **config):
         params = RendezvousParameters("c10d", endpoint, "job", 1, 4, "127.0.0.1", connect_timeout=20.0, **config)
-        made.append(create_parts(params).backend)
+        made.append(create_parts(params)[0])
         if seal is not None:
             made[-1].sign_with(seal)
         return made[-1]

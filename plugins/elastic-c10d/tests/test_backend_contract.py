@@ -27,7 +27,7 @@ class TestTCPStore(BackendContract):
     def peer(self, backend, run_id="job"):
         # The first wait on a lost store takes all of `connect_timeout`, and the contract allows little more.
         options = {"is_host": False, "connect_timeout": 6.0, "read_timeout": 20.0}
-        return create_parts(rendezvous_parameters("c10d", self.endpoint, run_id, **options)).backend
+        return create_parts(rendezvous_parameters("c10d", self.endpoint, run_id, **options))[0]
 
     def other_job(self, backend):
         return self.peer(backend, "other")
@@ -50,7 +50,7 @@ class TestFileStore(BackendContract):
         backend.close()
 
     def peer(self, backend, run_id="job"):
-        return create_parts(rendezvous_parameters("c10d", self.path, run_id, store_type="file")).backend
+        return create_parts(rendezvous_parameters("c10d", self.path, run_id, store_type="file"))[0]
 
     def other_job(self, backend):
         return self.peer(backend, "other")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 from elastic_c10d import C10dRendezvousBackend, create_backend
@@ -41,7 +42,8 @@ def parts():
 
     def make(endpoint, nodes=2, local_addr=None, **config):
         params = RendezvousParameters("c10d", endpoint, "job", 1, nodes, local_addr, **config)
-        made.append(create_parts(params))
+        backend, stores = create_parts(params)
+        made.append(SimpleNamespace(backend=backend, stores=stores))
         return made[-1]
 
     yield make
@@ -109,13 +111,13 @@ def test_localhost_store_is_reachable_from_other_machines(parts, free_port, name
 
 RACER = """
 import sys
-from elastic_c10d.create import create_parts
+from elastic_c10d.create import create_backend
 from elastic_c10d.torch_store import distributed
 from elastic_core.interfaces.handler import RendezvousParameters
 distributed()
 print("ready", flush=True)
 sys.stdin.readline()
-backend = create_parts(RendezvousParameters("c10d", sys.argv[1], "job", 1, 4, connect_timeout=20.0), 20.0).backend
+backend, _ = create_backend(RendezvousParameters("c10d", sys.argv[1], "job", 1, 4, connect_timeout=20.0))
 backend.announce(sys.argv[2], b"")
 print(backend.hosts_store, flush=True)
 sys.stdin.readline()

@@ -17,9 +17,9 @@ from elastic_core.support.sockets import Address
 
 HOST = """
 import sys
-from elastic_c10d.create import create_parts
+from elastic_c10d.create import create_backend
 from elastic_core.interfaces.handler import RendezvousParameters
-backend = create_parts(RendezvousParameters("c10d", sys.argv[1], "job", 1, 4, connect_timeout=20.0), 20.0).backend
+backend, _ = create_backend(RendezvousParameters("c10d", sys.argv[1], "job", 1, 4, connect_timeout=20.0))
 backend.announce("host", b"")
 print(backend.hosts_store, flush=True)
 sys.stdin.readline()
