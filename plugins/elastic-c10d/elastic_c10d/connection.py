@@ -240,13 +240,6 @@ class BorrowedTcpConnector:
         self._dialer.close()
 
 
-class _Stuck(NamedTuple):
-    """A TCPStore constructor that has not returned yet, and the port that it connects to."""
-
-    port: int
-    attempt: BackgroundCall[Store]
-
-
 class StoreDialer:
     """Creates TCPStore clients within a time limit. torch's constructor waits forever for a listener that does not
     answer. Each constructor therefore runs in a separate thread, unless the caller may wait indefinitely. If a
@@ -259,7 +252,7 @@ class StoreDialer:
     def __init__(self, read_timeout: Duration = READ_TIMEOUT) -> None:
         self.stop = threading.Event()
         self._read_timeout = read_timeout
-        self._stuck: dict[str, _Stuck] = {}
+        self._stuck: dict[tuple[str, int], BackgroundCall[Store]] = {}  # constructors by location and port
         self._called: list[int] = []
         self._imported = False
         self._waiting: set[BackgroundCall[Any]] = set()
@@ -304,14 +297,14 @@ class StoreDialer:
         """Connect like `dial`, but create the store with `make`."""
         if self.stop.is_set():
             raise RendezvousConnectionError(self._silence(where, timeout))
-        begun = self._stuck.pop(where, None) or _Stuck(port, BackgroundCall(make, "rendezvous-connect"))
-        if not self._over(begun.attempt, timeout):
-            self._stuck[where] = begun
+        attempt = self._stuck.pop((where, port), None) or BackgroundCall(make, "rendezvous-connect")
+        if not self._over(attempt, timeout):
+            self._stuck[where, port] = attempt
             if self.stop.is_set():
                 self.close()
             raise RendezvousConnectionError(self._silence(where, timeout))
         try:
-            store = begun.attempt.result()
+            store = attempt.result()
         except RuntimeError as error:
             raise unreachable_error("connecting", where, error) from error
         return self._finished(store, port, where, watched=True)
@@ -331,7 +324,8 @@ class StoreDialer:
             attempt.interrupt()
         with contextlib.suppress(KeyError):  # empty; a caller may remove its own entry at the same time
             while True:
-                cut_unanswered(self._stuck.popitem()[1].port)
+                (_, stuck_port), _ = self._stuck.popitem()
+                cut_unanswered(stuck_port)
         for port in tuple(self._called):
             cut_unanswered(port)
 
