@@ -178,13 +178,7 @@ class HostElection:
     def offer_at(self, lost: Address) -> bool:
         """Start a server at the lost store's address if an agent hosted the store and the address is local. If several
         agents try, only one of them can bind the address. Returns whether the host has to be chosen again."""
-        if (
-            not self._was_free_to_choose
-            or not self._by_agent
-            or self.here
-            or self._stopped
-            or not is_local_address(lost)
-        ):
+        if not self._was_free_to_choose or not self._by_agent or self.here or not is_local_address(lost):
             return False
         self._start(self._endpoint if lost.port == self._endpoint.port else Endpoint(lost.host, lost.port), [lost])
         return True
@@ -302,26 +296,24 @@ class HostElection:
 
     def _start(self, at: Endpoint, addresses: Sequence[Address]) -> None:
         with self._lock:  # the thread that maintains pointers starts servers, too
-            if self._server is None and not self._stopped:
-                self._serve(at, addresses)
-
-    def _serve(self, at: Endpoint, addresses: Sequence[Address]) -> None:
-        try:
-            bound = bind_for(at, addresses)
-        except OSError as error:
-            if self._is_host:
-                raise RendezvousConnectionError(
-                    f"this node must host the store ({_FORCED}), but cannot listen on {self._endpoint}: "
-                    f"{error_text(error)}; `ss -ltnp` shows which programs are listening"
-                ) from error
-            return  # the address is in use by another process on this machine, or is not local
-        allow_connections(self._max_nodes)
-        if "torch" not in sys.modules:  # importing torch takes seconds
-            get_logger(endpoint=str(self._endpoint)).info("starting the store")
-        place = Address(bound.family, bound.getsockname())
-        server = start_server(bound)
-        server.set(_NONCE_KEY, self._nonce.decode())
-        self._server, self._place = server, place
+            if self._server is not None or self._stopped:
+                return
+            try:
+                bound = bind_for(at, addresses)
+            except OSError as error:
+                if self._is_host:
+                    raise RendezvousConnectionError(
+                        f"this node must host the store ({_FORCED}), but cannot listen on {self._endpoint}: "
+                        f"{error_text(error)}; `ss -ltnp` shows which programs are listening"
+                    ) from error
+                return  # the address is in use by another process on this machine, or is not local
+            allow_connections(self._max_nodes)
+            if "torch" not in sys.modules:  # importing torch takes seconds
+                get_logger(endpoint=str(self._endpoint)).info("starting the store")
+            place = Address(bound.family, bound.getsockname())
+            server = start_server(bound)
+            server.set(_NONCE_KEY, self._nonce.decode())
+            self._server, self._place = server, place
 
 
 class TcpConnector:
