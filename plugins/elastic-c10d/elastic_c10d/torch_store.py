@@ -50,11 +50,8 @@ class Store(RoundStore, Protocol):
 
 def innermost(store: Store) -> Store:
     """Return the store beneath all PrefixStore wrappers."""
-    while True:
-        beneath: Store | None = getattr(store, "underlying_store", None)
-        if beneath is None:
-            return store
-        store = beneath
+    beneath: Store | None = getattr(store, "underlying_store", None)
+    return store if beneath is None else innermost(beneath)
 
 
 def lazy_store(connect: Callable[[], Store]) -> Store:
@@ -91,6 +88,9 @@ def _class() -> Any:
                     self._target.set_timeout(self._patience)
                 return self._target
 
+        def _forward(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+            return getattr(self._passed_on(), name)(*args, **kwargs)
+
         def num_keys(self) -> int:
             target = self._passed_on()
             # torch's num_keys includes other rounds' keys. Older versions cannot list keys.
@@ -99,17 +99,9 @@ def _class() -> Any:
         getNumKeys = num_keys  # noqa: N815  # the name by which PrefixStore calls it
 
     for name in _METHODS:
-        setattr(LazyStore, name, _forwarder(name))
+        setattr(LazyStore, name, functools.partialmethod(LazyStore._forward, name))
     LazyStore.deleteKey = LazyStore.delete_key  # likewise
     return LazyStore
-
-
-def _forwarder(name: str) -> Callable[..., Any]:
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self._passed_on(), name)(*args, **kwargs)
-
-    forward.__name__ = name
-    return forward
 
 
 def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
