@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_c10d.connection import CONNECT_TIMEOUT, SharedConnector, as_connector
-from elastic_c10d.endpoint import Endpoint, parse_endpoints
+from elastic_c10d.endpoint import Endpoint, parse_endpoint, parse_endpoints
 from elastic_c10d.plugin import C10D
 from elastic_c10d.tcp_connector import PATIENCE, HostElection, TcpConnector
 from elastic_c10d.torch_store import distributed, lazy_store
@@ -223,19 +223,21 @@ def open_backend(params: RendezvousParameters) -> C10dRendezvousBackend:
     return C10dRendezvousBackend(connector, params.run_id, observes=True)
 
 
-def tcp_store(endpoint: Endpoint, is_host: bool | None, timeout: Duration) -> Store:
+def tcp_store(options: Mapping[str, Any]) -> Store:
     """Create a TCPStore client and, if `is_host` is True, the server in this process. If `is_host` is None, the server
     is created only if the endpoint can be bound. The server runs for as long as the returned store exists.
 
     Raises:
+        ConfigurationError: the host is invalid.
         RendezvousConnectionError: the store could not be created within `timeout` seconds.
     """
-    hosting = HostElection(endpoint, is_host, _SERVED)
-    connector = TcpConnector(endpoint, hosting, patience=timeout)
+    endpoint = Endpoint(parse_endpoint(options["host"], "host").host, options["port"])
+    hosting = HostElection(endpoint, options["is_host"], _SERVED)
+    connector = TcpConnector(endpoint, hosting, patience=options["timeout"])
     try:
         store = connector.connect().store
     except BaseException:
         connector.close()
         raise
-    store.set_timeout(timedelta(seconds=timeout))
+    store.set_timeout(timedelta(seconds=options["timeout"]))
     return hosting.server or store

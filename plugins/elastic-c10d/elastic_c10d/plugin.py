@@ -109,13 +109,9 @@ def _serve(endpoint: str, max_nodes: int) -> StoreServer:
 
 
 def _tcp_store(context: Context) -> Store:
-    """Create a TCPStore. By default, it hosts the server if the port is free on this machine."""
     from elastic_c10d.create import tcp_store
-    from elastic_c10d.endpoint import Endpoint, parse_endpoint
 
-    options = context.options
-    host = parse_endpoint(options["host"], "host").host
-    return tcp_store(Endpoint(host, options["port"]), options["is_host"], options["timeout"])
+    return tcp_store(context.options)
 
 
 def _file_store(context: Context) -> Store:
