@@ -173,12 +173,11 @@ class StoreServer:
         self._nodes = max_nodes_hint
         self._store: Store | None = None
         self._watch: OverloadWatch | None = None
-        self._port = self._endpoint.port
 
     @property
     def endpoint(self) -> str:
         """The address of the server, with the actual port once the server has started."""
-        return str(Endpoint(self._endpoint.host, self._port))
+        return str(self._endpoint)
 
     def start(self) -> int:
         """Start the server and return the port.
@@ -190,10 +189,11 @@ class StoreServer:
             raise RuntimeError("the server is already running")
         connections = allow_connections(self._nodes)
         sock = self._bound()
-        self._port = int(sock.getsockname()[1])
+        port = int(sock.getsockname()[1])
+        self._endpoint = replace(self._endpoint, port=port)
         self._store = start_server(sock)
-        self._watch = OverloadWatch(self._renewed, self._port, connections)
-        return self._port
+        self._watch = OverloadWatch(self._renewed, port, connections)
+        return port
 
     def stop(self) -> None:
         """Stop the server and close all its connections. Idempotent."""
@@ -209,11 +209,10 @@ class StoreServer:
 
     def _bound(self) -> socket.socket:
         try:
-            addresses = [
-                address for address in resolve_host(self._endpoint.host, self._port) if is_local_address(address)
-            ]
+            found = resolve_host(self._endpoint.host, self._endpoint.port)
+            addresses = [address for address in found if is_local_address(address)]
             if addresses:
-                return bind_for(replace(self._endpoint, port=self._port), addresses)
+                return bind_for(self._endpoint, addresses)
         except socket.gaierror as error:
             raise self._problem(f"unknown name: {error.strerror}") from error
         except OSError as error:
