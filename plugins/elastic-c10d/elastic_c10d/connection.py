@@ -115,10 +115,8 @@ class TorchConnection(StoreConnection):
 
     def abort(self) -> None:
         if self.socket is not None:
-            try:
+            with contextlib.suppress(OSError):  # already closed
                 self.socket.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # already closed
 
     def release(self) -> None:
         """Close our duplicate of the socket. The store object closes its own."""
