@@ -23,7 +23,7 @@ import stat
 import struct
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
 from elastic_c10d.torch_store import distributed, innermost
@@ -33,6 +33,7 @@ from elastic_core.plugin import (
     RendezvousConnectionError,
     StoreConnection,
     is_wait_timeout,
+    joined_host_port,
     unreachable_error,
 )
 
@@ -149,25 +150,17 @@ def cut_unanswered(port: int) -> None:
                 handle.shutdown(socket.SHUT_RDWR)
 
 
-class AcceptedConnection(NamedTuple):
-    """A connection that a server in this process has accepted. `host` and `port` are the peer's address, and `received`
-    is the number of bytes received from the peer."""
-
-    host: str
-    port: int
-    received: int
-
-
-def accepted(port: int) -> list[AcceptedConnection]:
-    """Return this process's connections on the local `port`, sorted by received bytes, with the largest first."""
-    found: list[AcceptedConnection] = []
+def accepted(port: int) -> list[tuple[str, int]]:
+    """Return the `host:port` of each peer that is connected to the local `port` of a server in this process, and the
+    number of bytes received from the peer, with the largest number first."""
+    found: list[tuple[str, int]] = []
     for handle in _open_sockets():
         with contextlib.suppress(OSError):  # not connected
             if handle.family in (socket.AF_INET, socket.AF_INET6) and handle.getsockname()[1] == port:
                 host, its_port = handle.getpeername()[:2]
-                received = _number(handle, "=Q", _RECEIVED)
-                found.append(AcceptedConnection(host.removeprefix("::ffff:"), its_port, received))
-    return sorted(found, key=lambda peer: -peer.received)
+                peer = joined_host_port(host.removeprefix("::ffff:"), its_port)
+                found.append((peer, _number(handle, "=Q", _RECEIVED)))
+    return sorted(found, key=lambda peer: -peer[1])
 
 
 def _leads_to(handle: socket.socket, port: int) -> bool:

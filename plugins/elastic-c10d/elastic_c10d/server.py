@@ -26,7 +26,6 @@ from elastic_core.plugin import (
     error_text,
     get_logger,
     is_local_address,
-    joined_host_port,
     resolve_host,
 )
 
@@ -136,10 +135,7 @@ class OverloadWatch:
 
     def _replace(self) -> None:
         peers = accepted(self._port)
-        heaviest = ", ".join(
-            f"{joined_host_port(peer.host, peer.port)} sent {peer.received // _MIB} MiB to port {self._port}"
-            for peer in peers[:3]
-        )
+        heaviest = ", ".join(f"{peer} sent {received // _MIB} MiB to port {self._port}" for peer, received in peers[:3])
         log = get_logger(most_mib=self._most // _MIB, most_connections=self._connections)
         with contextlib.suppress(OSError):  # no descriptor is left to read it
             log = log.bind(grown_mib=self._grown() // _MIB, connections=len(peers), heaviest=heaviest)
