@@ -40,8 +40,7 @@ from elastic_core.plugin import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from elastic_c10d.torch_store import Store
-    from elastic_core.plugin import Duration, StoreConnector
+    from elastic_core.plugin import Duration, Store, StoreConnector
 
 READ_TIMEOUT: Duration = 60.0
 CONNECT_TIMEOUT: Duration = 10.0

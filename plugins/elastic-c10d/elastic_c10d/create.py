@@ -34,8 +34,7 @@ from elastic_core.plugin import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from elastic_c10d.torch_store import Store
-    from elastic_core.plugin import Duration, RendezvousParameters, StoreConnector
+    from elastic_core.plugin import Duration, RendezvousParameters, Store, StoreConnector
 
 _LENGTH = struct.Struct("=I")  # a FileStore's file starts with the length of the first key
 _LONGEST_KEY = 4096

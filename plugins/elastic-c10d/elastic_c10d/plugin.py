@@ -10,13 +10,13 @@ from elastic_core.plugin import Option, Problem, RendezvousBackendRecord, StoreR
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from elastic_c10d.torch_store import Store
     from elastic_core.plugin import (
         Context,
         RendezvousBackend,
         RendezvousHandler,
         RendezvousParameters,
         Settings,
+        Store,
         StoreServer,
     )
 

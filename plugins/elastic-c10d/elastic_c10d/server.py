@@ -32,8 +32,7 @@ from elastic_core.plugin import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_c10d.torch_store import Store
-    from elastic_core.plugin import Duration
+    from elastic_core.plugin import Duration, Store
 
 MOST_BYTES = 512 << 20
 """Maximum growth of the process in bytes. Nodes write far less, because the size of their records is limited."""

@@ -58,8 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from elastic_c10d.connection import TorchConnection
-    from elastic_c10d.torch_store import Store
-    from elastic_core.plugin import Duration, Instant, PortReservation
+    from elastic_core.plugin import Duration, Instant, PortReservation, Store
 
 _FORCED = "is_host, or the static backend and node rank 0, which is the default"
 _NONCE_KEY = "elastic/host"

@@ -1,6 +1,5 @@
-"""Support for torch's stores: a delayed import of torch, the store protocol that this package needs, a store that
-connects on first use, and TCPStore servers. A server's socket listens before it is passed to torch, so that the port is
-known to be free.
+"""Support for torch's stores: a delayed import of torch, a store that connects on first use, and TCPStore servers. A
+server's socket listens before it is passed to torch, so that the port is known to be free.
 
 torch's sockets write a stack trace to stderr for every refused connection and every wait that times out. These traces
 are suppressed, because torch also raises the errors and the agent reports them. torch reads its log level only once,
@@ -13,17 +12,16 @@ import functools
 import resource
 import socket
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from elastic_core.plugin import BACKLOG, bound_everywhere, bound_socket, get_logger, import_with, start_tcp_store
-from elastic_core.plugin import Store as RoundStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     from elastic_c10d.endpoint import Endpoint
-    from elastic_core.plugin import Address
+    from elastic_core.plugin import Address, Store
 
 _PROBES_AFTER, _PROBES_EVERY = 60, 10  # seconds; after nine probes without an answer, the kernel ends the connection
 _CONNECTIONS_PER_NODE = 4
@@ -38,14 +36,6 @@ _METHODS = (
 def distributed() -> Any:
     """Return the module `torch.distributed`, importing it on first use."""
     return import_with("torch.distributed", "TORCH_CPP_LOG_LEVEL", "FATAL")
-
-
-class Store(RoundStore, Protocol):
-    """A `torch.distributed.Store`, or an object with these methods."""
-
-    def multi_get(self, keys: Sequence[str]) -> Sequence[bytes]:
-        """Return the values of keys that exist, in one operation."""
-        ...
 
 
 def innermost(store: Store) -> Store:
