@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 _PAUSES = Backoff(first=0.1, longest=1.0)  # seconds between polls, because etcd does not push membership changes
 _RESTARTS = Backoff(first=0.5, longest=30.0)  # pauses before restarts, because each restart changes the cluster
 _STAYED: Duration = 10.0  # seconds after which a start is considered successful
-_ANSWER: Duration = 1.0
 _LEAVING: Duration = 5.0
 _ENDING: Duration = 4.0  # seconds for the answers to a few requests
 _NAMED: Duration = 60.0  # seconds for the names of new machines to become resolvable, which usually takes half as long
@@ -98,11 +97,6 @@ class ServedCluster:
     def hosts(self) -> bool:
         """Whether a member runs here and belongs to the cluster."""
         return self._process is not None and not self._process.end and not self._left
-
-    @property
-    def pid(self) -> int:
-        """Our member's process id, or 0 if no member is running."""
-        return self._process.pid if self._process is not None and not self._process.end else 0
 
     def start(self) -> None:
         """Start a thread that finds our place and serves there. The thread waits until a name resolves to this machine,
