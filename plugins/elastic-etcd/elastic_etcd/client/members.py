@@ -11,7 +11,6 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.plugin import ConfigurationError
 from elastic_etcd.client.channel import Credentials, open_channel
 from elastic_etcd.client.errors import ErrorMeaning, EtcdClosed, Failure, judge
 from elastic_etcd.client.messages import rpc
@@ -122,10 +121,8 @@ class Member:
             old = self._channel
             if old is None or self._security is None or self._files == self._security.files():
                 return
-            with contextlib.suppress(ConfigurationError, OSError):
-                self._open()
-        if self._channel is not old:
-            old.close()
+            self._open()
+        old.close()
 
     def _closed_meanwhile(self) -> Failure:
         """Return the failure for gRPC's ValueError, which means that the channel was closed during the call. Raises
