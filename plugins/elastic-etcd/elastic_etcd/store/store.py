@@ -18,7 +18,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from elastic_core.plugin import Backoff, Clock, SystemClock
-from elastic_etcd.client.errors import EtcdError
 from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, Transaction, absent, end_of
 from elastic_etcd.store.reader import Reader
 from elastic_etcd.store.writer import MOST_OPERATIONS, Deadline, Writer
@@ -207,8 +206,7 @@ class KeyStore:
         _open_stores.discard(self)
         self._closed.set()
         self._reader.close()
-        with contextlib.suppress(EtcdError):
-            self._writer.forget()
+        self._writer.forget()
         if self._owns_client:
             self._client.close()
 
