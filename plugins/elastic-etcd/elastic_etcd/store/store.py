@@ -86,8 +86,7 @@ class KeyStore:
 
     def set(self, key: str, value: str | bytes) -> None:
         """Write the value."""
-        with self._errors:
-            self._write_all([self._small_put(key, value)], self._deadline())
+        self.multi_set([key], [value])
 
     def add(self, key: str, num: int) -> int:
         """Add to a counter and return its new value. A counter starts at 0 and is stored as a decimal string. `add(key,
@@ -185,10 +184,13 @@ class KeyStore:
         if len(keys) != len(values):
             raise ValueError(f"expected as many keys as values, found {len(keys)} keys and {len(values)} values")
         pairs = dict(zip(keys, values, strict=True))
-        puts, deadline = [self._small_put(key, value) for key, value in pairs.items()], self._deadline()
+        puts, deadline = [Put(self._at(key), _as_bytes(value)) for key, value in pairs.items()], self._deadline()
+        for put in puts:
+            _expect_small(put.key, put.value)
         with self._errors:
             for batch in _batches(puts):
-                self._write_all(batch, deadline)
+                while not self._writer.write(Transaction((), batch), deadline).succeeded:
+                    pass  # another client has deleted our marker; the next attempt uses a new one
 
     def has_extended_api(self) -> bool:
         """Return whether append, multi_get and multi_set are available."""
@@ -228,15 +230,6 @@ class KeyStore:
         if not isinstance(self._lease, int):
             self._lease = deadline.patiently(self._lease)
         return self._lease
-
-    def _small_put(self, key: str, value: str | bytes) -> Put:
-        put = Put(self._at(key), _as_bytes(value))
-        _expect_small(put.key, put.value)
-        return put
-
-    def _write_all(self, puts: Sequence[Put], deadline: Deadline) -> None:
-        while not self._writer.write(Transaction((), puts), deadline).succeeded:
-            pass  # another client has deleted our marker; the next attempt uses a new one
 
     def _change(self, at: bytes, known: KeyValue, change: Callable[[bytes], bytes], deadline: Deadline) -> KeyValue:
         """Replace the value with `change(value)`. A missing key is treated as empty. `known` may be out of date."""
