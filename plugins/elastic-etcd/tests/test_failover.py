@@ -231,7 +231,7 @@ def test_members_are_probed_in_parallel(etcd, client_of, closed_endpoint):
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(30)]
         members = client_of(closed_endpoint, *(f"127.0.0.1:{port}" for port in silent), etcd.endpoint).members
         begun = time.monotonic()
-        assert members.find(TIMEOUT)
+        members.find(TIMEOUT)
         assert time.monotonic() - begun < RECOVERY
         assert members.current().endpoint == etcd.endpoint
 
@@ -242,16 +242,16 @@ def test_callbacks_report_a_change_of_member(etcd, client_of, closed_endpoint):
     left = []
     members.failed(members.current())
     with members.followed(left.append):
-        assert members.find(TIMEOUT)
+        members.find(TIMEOUT)
         assert (left, members.current()) == ([members.all[1]], members.all[2])
-        assert members.find(TIMEOUT)
+        members.find(TIMEOUT)
         assert left == [members.all[1]]  # the current member answers
 
 
 def test_find_ends_at_its_timeout_or_with_the_client(client_of, closed_endpoint, background):
     client = client_of(closed_endpoint)
     begun = time.monotonic()
-    assert not client.members.find(0.3)
+    client.members.find(0.3)
     assert 0.25 < time.monotonic() - begun < RECOVERY
     looking = background(lambda: client.members.find(TIMEOUT))
     assert looking.running

@@ -179,19 +179,17 @@ class Members:
             with self._lock, contextlib.suppress(ValueError):  # `close` has removed it
                 self._followers.remove(follower)
 
-    def find(self, patience: Duration) -> bool:
+    def find(self, patience: Duration) -> None:
         """Ask all members and, if the current one has failed, switch to the first that answers within `patience`
         seconds. Followers are notified as in `failed`, because a stream may already be open on the member that was
-        left. Returns whether a member answered. Raises EtcdClosed."""
+        left. Raises EtcdClosed."""
         found = _first_to_serve(self.all, patience)
         self._expect_open()
-        if found is None:
-            return False
-        found.found_well()
-        before = self._current
-        if not before.answered:  # otherwise, another thread has already found one
-            self._switch(before, found)
-        return True
+        if found is not None:
+            found.found_well()
+            before = self._current
+            if not before.answered:  # otherwise, another thread has already found one
+                self._switch(before, found)
 
     def close(self) -> None:
         """Close all channels, which ends every call, and notify the followers. Idempotent."""
