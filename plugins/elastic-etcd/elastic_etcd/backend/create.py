@@ -50,21 +50,20 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
 def handler_for(params: RendezvousParameters) -> RoundHandler:
     """Create a handler for dynamic rounds. On a single node without an endpoint, it starts an etcd server, which stops
     with the handler. Raises ConfigurationError for an invalid endpoint or option."""
-    server, served = None, None
+    endpoint, server, served = params.endpoint, None, None
     with contextlib.ExitStack() as undo:
-        if not params.endpoint and params.max_nodes == 1:
+        if not endpoint and params.max_nodes == 1:
             from elastic_etcd.server import EtcdServer
 
             server = EtcdServer()
             server.start()
             undo.callback(server.stop)
-            parameters = read_parameters(server.get_endpoint(), params.config)
-        else:
-            parameters = read_parameters(params.endpoint, params.config)
-            if options_of(params, SERVING)["serve"]:
-                served = served_cluster(params, parameters)
-                served.start()
-                undo.callback(served.stop)
+            endpoint = server.get_endpoint()
+        parameters = read_parameters(endpoint, params.config)
+        if server is None and options_of(params, SERVING)["serve"]:
+            served = served_cluster(params, parameters)
+            served.start()
+            undo.callback(served.stop)
         # A call must fail before the join stops waiting for a first answer. Otherwise, the reason for the failure would
         # not be reported.
         backend = _backend(params, parameters, 0.5, server, served)
