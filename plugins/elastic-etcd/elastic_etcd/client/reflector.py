@@ -168,7 +168,6 @@ class Reflector:
         """Unblock all waiting calls, permanently. Idempotent."""
         with self._changed:
             self._closed = True
-            self._changed.notify_all()
         self.forget()
 
     # For subclasses
