@@ -15,7 +15,7 @@ from cluster import LONG
 from elastic_etcd.client.channel import Security
 from elastic_etcd.server import member
 from elastic_etcd.server.cluster import Cluster, Place
-from elastic_etcd.server.gateway import Refused, ask, context_of, is_healthy
+from elastic_etcd.server.gateway import Gateway, Refused, ask, is_healthy
 from elastic_etcd.server.member import ServedCluster
 
 from elastic_core.errors import ConfigurationError
@@ -175,7 +175,7 @@ def test_lost_majority_is_diagnosed(agents, eventually):
 def test_members_over_tls_refuse_clients_without_certificate(agents, eventually, certificates):
     tls = Security(certificates.ca, certificates.cert, certificates.key)
     made = agents(3, tls=tls)
-    together(eventually, made, context_of(tls))
+    together(eventually, made, Gateway(tls).context())
     with pytest.raises(OSError, match=r"CERTIFICATE_VERIFY_FAILED|certificate required|reset|EOF"):
         ask(f"{made[0].own.url}/v3/cluster/member/list", {})
 

@@ -65,15 +65,6 @@ def is_healthy(url: str, timeout: float = 1.0, security: ssl.SSLContext | None =
     return bool(ask(f"{url}/health", None, timeout, security)["health"] == "true")
 
 
-def context_of(tls: Security) -> ssl.SSLContext:
-    """Return the TLS context for requests to members. Raises OSError or ValueError if the files cannot be used."""
-    import ssl
-
-    made = ssl.create_default_context(cafile=tls.ca_cert)
-    made.load_cert_chain(tls.cert or "", tls.key, no_password)
-    return made
-
-
 class Gateway:
     """Asks members about their cluster. Unless documented otherwise, calls raise the errors in UNUSABLE."""
 
@@ -82,7 +73,7 @@ class Gateway:
 
     def at(self, place: Place, path: str, **words: Any) -> Any:
         """Call this path of the API on the member at this place."""
-        return ask(f"{place.url}/v3/{path}", words, _PATIENCE, self._context())
+        return ask(f"{place.url}/v3/{path}", words, _PATIENCE, self.context())
 
     def look(self, places: Sequence[Place]) -> list[Answer]:
         """Ask these places in parallel, and return their answers within 2.5 s. Never raises."""
@@ -100,18 +91,24 @@ class Gateway:
                     return str(self.at(answer.place, "maintenance/status")["leader"])
         return ""
 
-    def _context(self) -> ssl.SSLContext | None:
-        """Return a new context for each request, because certificates may be renewed."""
-        return context_of(self._tls) if self._tls else None
+    def context(self) -> ssl.SSLContext | None:
+        """Return a new TLS context for each request, because certificates may be renewed. Without TLS, return None."""
+        if self._tls is None:
+            return None
+        import ssl
+
+        made = ssl.create_default_context(cafile=self._tls.ca_cert)
+        made.load_cert_chain(self._tls.cert or "", self._tls.key, no_password)
+        return made
 
     def _answer(self, place: Place) -> Answer:
         """Ask the peer port for the members, because it answers before there is a quorum."""
         try:  # asked before the member list, so that the list of a healthy member is up to date
-            healthy = is_healthy(place.url, _PATIENCE, self._context())
+            healthy = is_healthy(place.url, _PATIENCE, self.context())
         except UNUSABLE:
             healthy = False
         try:
-            members = members_of(ask(f"{place.peer_url}/members", None, _PATIENCE, self._context()))
+            members = members_of(ask(f"{place.peer_url}/members", None, _PATIENCE, self.context()))
         except UNUSABLE as error:
             return Answer(place, isinstance(error, ConnectionRefusedError) and _refuses_everywhere(place))
         return Answer(place, False, members, healthy)
