@@ -178,8 +178,6 @@ def committed(answer: Any, transaction: Transaction) -> Committed:
     operation."""
     done = transaction.then if answer.succeeded else transaction.otherwise
     revision = answer.header.revision
-    if Get not in map(type, done):
-        return Committed(answer.succeeded, revision)
     if len(answer.responses) != len(done):
         reason = f"expected results for {len(done)} operations, found {len(answer.responses)}"
         raise EtcdRefused(f"{reason}: the server is not etcd; correct the endpoint")

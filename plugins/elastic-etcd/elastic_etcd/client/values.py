@@ -111,7 +111,7 @@ class Transaction(NamedTuple):
 class Committed(NamedTuple):
     """The outcome of a transaction. `succeeded` is whether the conditions held. `revision` is the store's revision
     afterwards, and the mod_revision of the written keys. `ranges` has a result for each operation, which is empty for a
-    write. If all operations were writes, `ranges` itself is empty."""
+    write."""
 
     succeeded: bool
     revision: int
