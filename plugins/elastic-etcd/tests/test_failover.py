@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from elastic_etcd.client.errors import EtcdClosed, EtcdUnreachable
+from elastic_etcd.client.errors import EtcdClosed, EtcdUnreachable, Failure
 from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction, absent, end_of
 
 from elastic_core.support.sockets import PortReservation
@@ -240,7 +240,7 @@ def test_callbacks_report_a_change_of_member(etcd, client_of, closed_endpoint):
     """Otherwise a stream would stay on the next member in line, which no call has tried yet."""
     members = client_of(closed_endpoint, closed_endpoint.replace("127.0.0.1", "127.0.0.2"), etcd.endpoint).members
     left = []
-    members.failed(members.current())
+    members.failed(members.current(), Failure("UNAVAILABLE", ""))
     with members.followed(left.append):
         members.find(TIMEOUT)
         assert (left, members.current()) == ([members.all[1]], members.all[2])

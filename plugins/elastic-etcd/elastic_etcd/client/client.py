@@ -21,7 +21,6 @@ from elastic_etcd.client.errors import (
     EtcdRefused,
     EtcdUnreachable,
     Failure,
-    fault,
     is_mistrust,
     judge,
     refusal,
@@ -173,7 +172,7 @@ class Call:
         if judgement in (ErrorMeaning.LOG_IN, ErrorMeaning.REFUSED):
             member.found_well()
             raise refusal(failure, member.endpoint) from None
-        self._members.failed(member, fault(failure, self._members.over_tls))
+        self._members.failed(member, failure)
         if sent and not self._repeatable and judgement is ErrorMeaning.ELSEWHERE:
             raise EtcdUnreachable(
                 f"the outcome of a write is unknown: {member.endpoint}: {member.fault}. "

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from elastic_etcd.client.channel import Credentials, open_channel
-from elastic_etcd.client.errors import ErrorMeaning, EtcdClosed, Failure, judge
+from elastic_etcd.client.errors import ErrorMeaning, EtcdClosed, Failure, fault, judge
 from elastic_etcd.client.messages import rpc
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Members:
         self.all = tuple(Member(endpoint, credentials) for endpoint in endpoints)
         if not self.all:
             raise ValueError("a client requires at least one endpoint")
-        self.over_tls = security is not None
+        self._over_tls = security is not None
         self.where = ", ".join(endpoints)  # for messages
         self._current = self.all[0]
         self._followers: list[Follower] = []
@@ -159,10 +159,10 @@ class Members:
         self._expect_open()
         return self._current
 
-    def failed(self, member: Member, fault: str = "") -> None:
+    def failed(self, member: Member, failure: Failure) -> None:
         """Record that a member failed, and switch to the next one unless another thread already has. Followers are
         notified of a switch. Other threads' calls on the failed member continue."""
-        member.found_bad(fault)
+        member.found_bad(fault(failure, self._over_tls))
         self._switch(member, self.all[(self.all.index(member) + 1) % len(self.all)])
 
     @contextlib.contextmanager

@@ -23,7 +23,6 @@ from elastic_etcd.client.errors import (
     EtcdClosed,
     EtcdUnreachable,
     Failure,
-    fault,
     judge,
     refusal,
 )
@@ -338,7 +337,7 @@ class Reflector:
         elif judged is ErrorMeaning.REFUSED:
             raise refusal(failure, members.where)
         elif members.current() is member:  # otherwise, another call has already noticed
-            members.failed(member, fault(failure, members.over_tls))
+            members.failed(member, failure)
 
 
 # Helpers for the messages of a watch stream (etcd's `WatchResponse`)
