@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from elastic_core.plugin import ConfigurationError, HelperProcess, Problem, get_logger, open_regular
+from elastic_core.plugin import ConfigurationError, HelperProcess, Problem, ProcessFailure, get_logger, open_regular
 from elastic_etcd.server import keeper
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class ServerProcess:
                 elif verb == "failed":
                     self._finish(f"it could not be started: {rest}")
                 else:
-                    self._finish(_decoded(int(rest)))
+                    self._finish(ProcessFailure(0, self.pid, int(rest)).how)
         if not self.end:  # the keeper was killed, and the server is an orphan
             self._keeper.kill()
             self._finish("its keeper process was killed")
@@ -218,15 +218,6 @@ class ServerProcess:
         self._known.set()
         if self.reports_loss and not self._closing:
             get_logger().error("etcd server lost", how=end, log=self.log.tail())
-
-
-def _decoded(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
 
 
 class ServerLog(NamedTuple):
