@@ -24,11 +24,6 @@ from elastic_core.support.sockets import PortReservation, resolve_host
 pytestmark = pytest.mark.integration
 
 
-def pid_of(agent):
-    """The process id of the agent's member, or 0 if no member is running."""
-    return agent._process.pid if agent.hosts else 0
-
-
 def command_of(pid):
     return " ".join(psutil.Process(pid).cmdline())
 
@@ -130,13 +125,13 @@ def test_data_folders_of_dead_members_are_removed(agents, eventually, tmp_path, 
     """After the kill of a member or of its keeper, and from a machine that was off."""
     some = agents(3)
     eventually(lambda: len(votes(some[0])) == 3, LONG)
-    [own] = [path for path in tmp_path.glob("elastic-etcd-*") if str(path) in command_of(pid_of(some[1]))]
+    [own] = [path for path in tmp_path.glob("elastic-etcd-*") if str(path) in command_of(some[1].pid)]
     left = own.with_name(own.name[:-8] + "earlier1")
     left.mkdir()
-    before, where = pid_of(some[1]), some[1].own.peer_url
+    before, where = some[1].pid, some[1].own.peer_url
     replaced = ids(some[0])[where]
     os.kill(psutil.Process(before).ppid() if keeper else before, signal.SIGKILL)
-    eventually(lambda: pid_of(some[1]) not in (0, before) and len(votes(some[0])) == 3, LONG)
+    eventually(lambda: some[1].pid not in (0, before) and len(votes(some[0])) == 3, LONG)
     eventually(lambda: ids(some[0]).get(where) not in (None, replaced), LONG)
     assert not own.exists()
     assert not left.exists()
@@ -162,12 +157,12 @@ def test_lost_majority_is_diagnosed(agents, eventually):
     together(eventually, made)
     lost = [second, third]
     for agent in lost:
-        os.kill(pid_of(agent), signal.SIGSTOP)
+        os.kill(agent.pid, signal.SIGSTOP)
     message = eventually(first.diagnosis, LONG, "the diagnosis")
     assert "1 of 3 members answer, and 2 are needed; bring back 1 of" in message
     assert all(agent.own.address in message for agent in lost)
     for agent in lost:
-        os.kill(pid_of(agent), signal.SIGCONT)
+        os.kill(agent.pid, signal.SIGCONT)
     together(eventually, made)
     assert first.diagnosis() == ""
 
@@ -219,7 +214,7 @@ def test_member_that_cannot_be_launched_leaves_no_learner(agents, places, eventu
     agent.start()
     together(eventually, [*made, agent])
     folder.rename(tmp_path / "away")
-    os.kill(pid_of(agent), signal.SIGKILL)
+    os.kill(agent.pid, signal.SIGKILL)
     where = agent.own.peer_url
     eventually(lambda: "No such file" in agent.diagnosis(), LONG, "the reason")
     eventually(lambda: all(_absent(where, made[0]) for _ in range(10)), LONG, "a cluster without the member")

@@ -98,6 +98,11 @@ class ServedCluster:
         """Whether a member runs here and belongs to the cluster."""
         return self._process is not None and not self._process.end and not self._left
 
+    @property
+    def pid(self) -> int:
+        """Our member's process id, or 0 if no member is running."""
+        return self._process.pid if self._process is not None and not self._process.end else 0
+
     def start(self) -> None:
         """Start a thread that finds our place and serves there. The thread waits until a name resolves to this machine,
         because a pod may start before its name is known. Raises ConfigurationError if there is no etcd binary or no
