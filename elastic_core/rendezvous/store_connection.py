@@ -128,7 +128,7 @@ class FactoryConnector:
     def connect(self, aside: bool = False) -> StoreConnection:
         try:
             return StoreConnection(self._make(), self.where)
-        except (ElasticError, *MISTAKES):
+        except (ElasticError, ImportError, *MISTAKES):
             raise
         except Exception as error:
             raise unreachable_error("connecting", self.where, error) from error
