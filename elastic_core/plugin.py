@@ -62,11 +62,8 @@ if TYPE_CHECKING:
         advertised_address as advertised_address, options_of as options_of, settings_of as settings_of
     )
     from elastic_core.compat.state_store import StateStore as StateStore
-    from elastic_core.rendezvous.round_stores import (
-        StoreOnFirstUse as StoreOnFirstUse, MadeStores as MadeStores, PrefixedStore as PrefixedStore,
-        PrefixedStores as PrefixedStores
-    )
-    from elastic_core.rendezvous.store_backend import HOLE_PATIENCE as HOLE_PATIENCE, StoreBackend as StoreBackend
+    from elastic_core.rendezvous.round_stores import StoreOnFirstUse as StoreOnFirstUse, MadeStores as MadeStores
+    from elastic_core.rendezvous.store_backend import StoreBackend as StoreBackend
     from elastic_core.rendezvous.handover import POINTER_PATIENCE as POINTER_PATIENCE
     from elastic_core.rendezvous.store_connection import (
         StoreConnection as StoreConnection, StoreConnector as StoreConnector, unreachable_error as unreachable_error
@@ -159,8 +156,8 @@ _HOMES = {
         "RendezvousSettings RendezvousTimeout settings_of options_of advertised_address"
     ),
     "elastic_core.compat.state_store": "StateStore",
-    "elastic_core.rendezvous.round_stores": "StoreOnFirstUse MadeStores PrefixedStore PrefixedStores",
-    "elastic_core.rendezvous.store_backend": "StoreBackend HOLE_PATIENCE",
+    "elastic_core.rendezvous.round_stores": "StoreOnFirstUse MadeStores",
+    "elastic_core.rendezvous.store_backend": "StoreBackend",
     "elastic_core.rendezvous.handover": "POINTER_PATIENCE",
     "elastic_core.rendezvous.store_connection": "StoreConnection StoreConnector unreachable_error",
     "elastic_core.rendezvous.versions": "is_wait_timeout peek",
