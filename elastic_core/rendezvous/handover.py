@@ -17,11 +17,13 @@ no store answers, and that store's host has stopped checking its pointer here. T
 
 Such a host may merely have been cut off. In that case, it later finds that nodes have continued at the endpoint without
 it. It then ends its own epoch with a marker that leads to the endpoint. If those nodes' store has moved as well, both
-hosts find each other's pointer in place of their own, and the one with the higher address ends its epoch.
+hosts replace each other's pointer, and the one with the higher address ends its epoch.
 """
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 from typing import TYPE_CHECKING, Protocol
 
@@ -29,6 +31,7 @@ from elastic_core.clock import Backoff
 from elastic_core.interfaces.backend import ForeignStateError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.versions import Keys, Versions, add, create, epoch_named, new_epoch, peek, point
+from elastic_core.support.sockets import split_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -116,7 +119,7 @@ class Pointer:
         self._closed = threading.Event()
         self._pointing = threading.Lock()
         self._logged = False
-        self._checked: set[str] = set()  # epochs at the endpoint
+        self._replaced: dict[str, str] = {}  # the last pointer to another store, by the place where it was found
         threading.Thread(target=self._keep, name="rendezvous-pointer", daemon=True).start()
 
     def close(self) -> None:
@@ -146,18 +149,29 @@ class Pointer:
         try:
             epoch = epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch()))
             keys = Keys(self._run_id, epoch)
-            pointer = self._seal.opened(keys.moved, peek(connection.store, keys.moved) or b"") or b""
-            rival = pointer.decode(errors="replace")
-            if epoch in self._checked and rival != STAYS and "" < rival < self.where:
-                self._yield_to(rival)  # both hosts check, and only the one with the higher address yields
+            pointer = peek(connection.store, keys.moved)
+            found = None if pointer is None else self._seal.opened(keys.moved, pointer)
+            if found is not None and self._is_rival(found.decode(errors="replace"), connection.where):
+                self._yield_to(found.decode())
                 return
-            self._checked.add(epoch)
             pointed = point(connection.store, keys, self._seal, self.where)
             add(connection.store, keys.pointed, 1)
             if not pointed:
                 self._check_other_state(connection, Versions(keys, self._seal, observes=True))
         except Exception as error:  # noqa: BLE001 - that store has stopped or is corrupt, so try again later
             get_logger().debug("endpoint does not redirect", endpoint=connection.where, reason=str(error))
+
+    def _is_rival(self, found: str, place: str) -> bool:
+        """Return whether this host must yield to the host of the store at `found`, because that host has put its
+        pointer back after this process had replaced it. The one with the higher address yields."""
+        if found == self.where:
+            return False
+        is_back, self._replaced[place] = self._replaced.get(place) == found, found
+        with contextlib.suppress(OSError, ValueError):  # that store does not answer
+            if is_back and found < self.where:
+                socket.create_connection(split_host_port(found, 0), _LAST).close()
+                return True
+        return False
 
     def _check_other_state(self, connection: StoreConnection, versions: Versions) -> None:
         try:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from elastic_testing import FakeClock
+from elastic_testing import FakeClock, eventually
 from store_place import KEYS, Place
 
 from elastic_core.builtin import MemoryStore
@@ -74,6 +74,24 @@ def test_closed_pointer_is_not_published_late(closed):
     endpoint.may.set()
     assert endpoint.connection.released.wait(LONG)
     assert (endpoint.connection.store.num_keys() == 0) == closed
+    pointer.close()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("left", [b"0:1", b"0", b"\xff", STAYS.encode(), b"127.0.0.1:1"])
+@pytest.mark.parametrize("secrets", [[], [b"s" * 32]])
+def test_host_does_not_yield_to_a_pointer_that_leads_nowhere(secrets, left):
+    """Another host wrote it and is gone, or a client did."""
+    endpoint, seal = Endpoint(), HmacSeal("job", secrets)
+    store = endpoint.connection.store
+    store.set(KEYS.id, KEYS.epoch)
+    endpoint.may.set()
+    pointer = Pointer(endpoint, "job", seal, "there:1")
+    for _ in range(3):
+        eventually(lambda: store.check([KEYS.moved]) and seal.opened(KEYS.moved, store.get(KEYS.moved)) == b"there:1")
+        assert seal.refused == 0
+        store.set(KEYS.moved, seal.sealed(KEYS.moved, left))
+    assert pointer.overtaken_at == ""
     pointer.close()
 
 
