@@ -24,7 +24,7 @@ from elastic_core.rendezvous.messages import no_answer
 from elastic_core.rendezvous.model import Entry, of_end
 from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.round_stores import PrefixedStores
-from elastic_core.rendezvous.seal import seal_of
+from elastic_core.rendezvous.seal import HmacSeal, seal_of
 from elastic_core.rendezvous.settings import (
     RendezvousSettings,
     RendezvousTimeout,
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.node import RankPolicy
     from elastic_core.rendezvous.effects import Request
     from elastic_core.rendezvous.model import State
-    from elastic_core.rendezvous.seal import HmacSeal
 
 _PROBE: Duration = 2.0  # seconds for another node to answer a probe
 _PROBE_AGAIN: Duration = 30.0  # seconds between probes by a node that cannot reach members of the round
@@ -83,7 +82,8 @@ class DynamicRendezvousHandler(RoundHandler):
         self._patience = patience
         self._stores = stores
         self._name = name or backend.name
-        self._backend = with_roster(backend, self._clock, seal=seal)
+        self._seal = seal or HmacSeal(settings.run_id)
+        self._backend = with_roster(backend, self._clock, seal=self._seal)
         self._settings = replace(settings, lease_ttl=self._backend.lease_ttl)
         entry = _checked(Entry.of(node, f"{node.name}/{secrets.token_hex(4)}"))
         self._driver = Driver(Node(entry, self._settings), self._backend, self._clock, patience)
@@ -108,6 +108,7 @@ class DynamicRendezvousHandler(RoundHandler):
         keep_alive_interval: timedelta | float = KEEP_ALIVE_INTERVAL,
         keep_alive_max_attempt: int = KEEP_ALIVE_MAX_ATTEMPT,
         node: described.Node | None = None,
+        stores: RoundStores | None = None,
     ) -> DynamicRendezvousHandler:
         """Create a handler for `backend`. Up to `keep_alive_max_attempt`, the arguments and their order are the same as
         in torch.
@@ -116,6 +117,7 @@ class DynamicRendezvousHandler(RoundHandler):
             store: holds the rounds' stores, each under a separate prefix.
             local_addr: the address that this node advertises (default: the one that its default route uses).
             node: describes this node (default: a node with one worker, named after its host and process).
+            stores: provides each round's store, instead of `store`.
 
         Raises:
             ValueError: an argument is out of bounds.
@@ -129,7 +131,7 @@ class DynamicRendezvousHandler(RoundHandler):
             keep_alive_max_attempt,
         )
         address = local_addr or reached_at
-        return cls(backend, settings, node or anonymous_node(), PrefixedStores(store, run_id, address))
+        return cls(backend, settings, node or anonymous_node(), stores or PrefixedStores(store, run_id, address))
 
     # -- torch's interface
 
@@ -150,6 +152,11 @@ class DynamicRendezvousHandler(RoundHandler):
     @property
     def lifeline(self) -> int:
         return self._lifeline.descriptor
+
+    @property
+    def seal(self) -> HmacSeal:
+        """The seal that signs this node's values and counts values that lack a valid signature."""
+        return self._seal
 
     @property
     def settings(self) -> RendezvousSettings:
