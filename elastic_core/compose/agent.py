@@ -58,10 +58,11 @@ class AgentParts:
         """Connect the watchdog, the guardian and the status board to the agent. Call this before the agent runs."""
         faults = [self.watchdog.fault] if self.watchdog else []
         handler = agent.get_worker_group().spec.rdzv_handler
+        seal = None
         if isinstance(handler, RoundHandler):
             self.processes.hold(handler.lifeline)
-        seal = getattr(handler, "seal", None)
-        not_signed = (lambda: 0) if seal is None else (lambda: int(seal.refused))
+            seal = handler.seal
+        not_signed = (lambda: 0) if seal is None else (lambda: seal.refused)
         self.board.follow(agent.alive_at, faults, self.processes.template_pid, not_signed, self.observer)
         if self.watchdog is not None:
             self.watchdog.start(agent.timer_expired)

@@ -21,7 +21,7 @@ from elastic_core.hooks.records import (
     WorkerStarterRecord,
 )
 from elastic_core.hooks.selection import SECRET, AttributedProxy, Chosen, Selection, backend_selection, names_of
-from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.interfaces.handler import RendezvousParameters, RoundHandler
 from elastic_core.log import get_logger
 from elastic_core.parsing import not_needed
 from elastic_core.text import did_you_mean
@@ -116,7 +116,8 @@ class Plan:
         )
         made = self.backend.record.factory(self._context(self.backend), parameters.having(config))
         asked = config.get(SECRET) or (settings.rdzv_secret_file and settings.rdzv_backend != _ALONE)
-        if asked and not getattr(getattr(made, "seal", None), "signs", False):
+        seal = made.seal if isinstance(made, RoundHandler) else None
+        if asked and (seal is None or not seal.signs):
             raise ConfigurationError(_not_signing(settings.rdzv_backend))
         return made
 

@@ -98,6 +98,11 @@ class Seal(Protocol):
         """Whether the job has a secret. Without a secret, values are neither signed nor checked."""
         ...
 
+    @property
+    def refused(self) -> int:
+        """The number of values found without a valid signature for their place."""
+        ...
+
     def sealed(self, place: str, data: bytes) -> bytes:
         """Return the data with a signature."""
         ...

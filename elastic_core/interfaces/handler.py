@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration, Instant
     from elastic_core.errors import ProcessFailure
-    from elastic_core.interfaces.backend import Store
+    from elastic_core.interfaces.backend import Seal, Store
     from elastic_core.interfaces.health import StopStatus
     from elastic_core.interfaces.node import Node, RankPolicy, Round
 
@@ -309,6 +309,11 @@ class RoundHandler(RendezvousHandler):
         that this agent has ended. The guardian, which ends the workers of a killed agent, keeps a copy of the
         descriptor open until the workers have ended."""
         return -1
+
+    @property
+    def seal(self) -> Seal | None:
+        """Signs this node's values and checks those of other nodes. None if the handler cannot use a secret."""
+        return None
 
     def introduce(self, role: str, local_world_size: int, max_restarts: int, stop_timeout: Duration) -> None:
         """Set the attributes of this node that the agent determines (see `interfaces.node.Node`). Called before the

@@ -155,7 +155,6 @@ class DynamicRendezvousHandler(RoundHandler):
 
     @property
     def seal(self) -> HmacSeal:
-        """The seal that signs this node's values and counts values that lack a valid signature."""
         return self._seal
 
     @property

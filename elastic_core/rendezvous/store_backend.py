@@ -360,7 +360,7 @@ class StoreBackend(RosterBackend):
     def _successor(self, store: Store, epoch: _Epoch, timeout: Duration, heirs: Sequence[str] = ()) -> str:
         """Return the store's new address, or an empty string if the store stays here. If it is this node's turn, the
         node takes over the store. If no node does so in time, the store's host records that the store stays, or any
-        node does if the host is gone. Raises RendezvousConnectionError if no node has taken the store over yet."""
+        node does if the host has left. Raises RendezvousConnectionError if no node has taken the store over yet."""
         if self._mover is None:
             raise foreign("a store that never moves", "a marker of its move")
         place = None if self._observes else turn(heirs, epoch.log.own_keys, self._mover.listed)

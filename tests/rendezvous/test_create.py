@@ -49,6 +49,15 @@ def test_option_values_may_be_text_or_typed(create):
     assert (settings.timeout.close, settings.keep_alive_max_attempt) == (timedelta(minutes=1), 3)
 
 
+@pytest.mark.parametrize("signs", [True, False])
+def test_handler_shows_the_seal_with_which_it_signs(create, tmp_path, signs):
+    """Otherwise, a job with a secret would be refused."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"a secret of the job, and more than that")
+    secret.chmod(0o600)
+    assert create(**({"secret_file": str(secret)} if signs else {})).seal.signs == signs
+
+
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [

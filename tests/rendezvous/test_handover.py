@@ -81,7 +81,7 @@ def test_closed_pointer_is_not_published_late(closed):
 @pytest.mark.parametrize("left", [b"0:1", b"0", b"\xff", STAYS.encode(), b"127.0.0.1:1"])
 @pytest.mark.parametrize("secrets", [[], [b"s" * 32]])
 def test_host_does_not_yield_to_a_pointer_that_leads_nowhere(secrets, left):
-    """Another host wrote it and is gone, or a client did."""
+    """A host that has ended or a client wrote it."""
     endpoint, seal = Endpoint(), HmacSeal("job", secrets)
     store = endpoint.connection.store
     store.set(KEYS.id, KEYS.epoch)
@@ -271,7 +271,7 @@ def test_heir_that_failed_to_record_its_store_stops_it(begins):
 
 
 def test_late_heir_does_not_take_over_after_the_host_was_given_up():
-    """The host has recorded nothing, and the others have continued in its store while the heir started its own."""
+    """The host has recorded nothing. The other node has continued in its store while the heir was starting a store."""
     clock = FakeClock()
 
     class LateHeir(Mover):
