@@ -237,14 +237,14 @@ class ThreadConnection:
             self._elsewhere = False
             self._drop()
         if self._connection is None and not self._closed.is_set():
-            connection = self._connector.connect(self._aside)
+            self._connection = self._connector.connect(self._aside)
             try:
-                connection.shorten_timeout(_ABSENT_PATIENCE)
-                self._on_connect(connection.store)
+                if not self._closed.is_set():  # otherwise, `close` did not see this connection
+                    self._connection.shorten_timeout(_ABSENT_PATIENCE)
+                    self._on_connect(self._connection.store)
             except BaseException:
-                connection.release()
+                self._drop()
                 raise
-            self._connection = connection
         if self._connection is None or self._closed.is_set():
             raise RendezvousConnectionError(f"the connection to {self._connector.where} was closed by this side")
         return self._connection

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from elastic_c10d import C10dRendezvousBackend
 from elastic_c10d.connection import StoreDialer
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.tcp_connector import TcpConnector
@@ -90,6 +91,24 @@ def test_close_ends_calls_to_a_paused_store(over, server_process, background):
     backend.get_state()
     server.pause()
     stuck = background(backend.get_state)
+    backend.close()
+    with pytest.raises(RendezvousConnectionError):
+        stuck.result(60)
+
+
+def test_close_ends_the_first_call_of_a_connection(server_process, background):
+    server, paused = server_process(), threading.Event()
+
+    class Pausing(TcpConnector):
+        def connect(self, aside=False):
+            made = super().connect(aside)
+            server.pause()
+            paused.set()
+            return made
+
+    backend = C10dRendezvousBackend(Pausing(Endpoint("127.0.0.1", server.port), read_timeout=300.0), "job")
+    stuck = background(backend.get_state)
+    assert paused.wait(60)
     backend.close()
     with pytest.raises(RendezvousConnectionError):
         stuck.result(60)
@@ -233,6 +252,7 @@ def test_close_ends_a_first_additional_connection_whose_store_ends(server_proces
 
 QUIET = """
 import sys
+from elastic_c10d import C10dRendezvousBackend
 from elastic_c10d.connection import StoreDialer
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.tcp_connector import TcpConnector
