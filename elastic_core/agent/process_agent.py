@@ -110,10 +110,7 @@ class ProcessAgent(SimpleElasticAgent):
         return result
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: Duration = 30.0) -> None:
-        try:
-            self._group_stop.stop(death_sig, timeout, saving=self._saving())
-        finally:
-            self._processes.close()
+        self._group_stop.stop(death_sig, timeout, saving=self._saving())
 
     def _saving(self) -> CommonStep | None:
         group, rounds = self._worker_group, self._link.rounds

@@ -34,7 +34,6 @@ class FakeWorkers:
         stops: the steps at which the workers were told to stop, in order.
         plans: the plans of all rounds, in order.
         signals: every signal sent, in order.
-        closed: whether `close` was called.
         killed: the reasons of all kills, in order.
         done: the results of `samples` by local rank, set by the test; other workers have made no progress.
     """
@@ -61,7 +60,7 @@ class FakeWorkers:
         self.steps = {}
         self.acknowledged = []
         self.stops = []
-        self.closed = False
+        self._closed = False
         self.killed = []
         self.done = {}
 
@@ -193,8 +192,8 @@ class FakeWorkers:
 
     def close(self):
         with self._lock:
-            if not self.closed:
-                self.closed = True
+            if not self._closed:
+                self._closed = True
                 os.close(self._bell_reader)
                 os.close(self._bell_writer)
 

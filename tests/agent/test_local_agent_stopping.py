@@ -37,7 +37,6 @@ def test_signal_stops_running_workers(make_node):
         node.run()
     assert report.exit_code_of(left.value) == 128 + 15
     assert node.workers.signals == [TERM, CONT]
-    assert node.workers.closed
     assert not node.handler.closed
     assert (node.finished.state, node.finished.reason) == ("STOPPED", str(left.value))
 
@@ -268,7 +267,6 @@ def test_unkillable_worker_is_reported_with_the_first_failure(make_node):
     assert {rank: failure.reason for rank, failure in left.value.failures.items()} == {0: "exit code 3"}
     assert report.exit_code_of(left.value) == ExitCode.WORKER_WOULD_NOT_DIE == 6
     assert node.facts == ["RoundFormed", "WorkersStarted", "WorkerFailed", "AgentFinished"]
-    assert node.workers.closed
     assert not node.handler.closed
 
 

@@ -92,6 +92,25 @@ def test_impossible_pipe_path_is_bad_configuration(script, tmp_path):
     assert (tmp_path / "work").read_text() == "work"
 
 
+def test_pipe_lasts_until_the_plugins_know_that_the_agent_has_finished(script, tmp_path):
+    temporary, info = tmp_path / "tmp", tmp_path / "late-1.dist-info"
+    temporary.mkdir()
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[elastic]\nlate = late\n")
+    (tmp_path / "late.py").write_text(f"""
+import glob
+from elastic_core.plugin import hookimpl
+@hookimpl
+def elastic_agent_finished():
+    print(len(glob.glob({str(temporary / "elastic-timer-*" / "timers")!r})))
+""")
+    done = elastic("run", "--watchdog=file", script, PYTHONPATH=str(tmp_path), TMPDIR=str(temporary))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\n1\n"), done.stdout
+    assert not list(temporary.iterdir())
+
+
 RUNNING = ["-c", "import sys; print('here', flush=True); sys.stdin.read()"]
 
 
