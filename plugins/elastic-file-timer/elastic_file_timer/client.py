@@ -54,8 +54,8 @@ class FileTimerClient(TimerClient):
         self._unsent: dict[str, None] = {}
         self._held = False  # the pipe was full at the last attempt; until a request succeeds, requests do not wait
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return FileTimerClient, (self._path, self._signal, self._run_id, self._patience)
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_outlet": None, "_unsent": {}}
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
         """Set a timer (see `TimerClient.acquire`). If a server has opened the pipe but does not read from it for

@@ -52,5 +52,6 @@ def check(path: Path) -> None:
 
 def refused(path: Path, problem: str) -> ConfigurationError:
     """Return the error for a path that cannot be used."""
-    text = f"cannot use the pipe {path}: {problem}; set TORCHELASTIC_TIMER_FILE to another path, or unset it"
+    advice = "set another path (--watchdog-conf path=, TORCHELASTIC_TIMER_FILE), or none"
+    text = f"cannot use the pipe {path}: {problem}; {advice}"
     return ConfigurationError(Problem("timer pipe", text))

@@ -127,10 +127,17 @@ def test_forked_process_sends_its_own_pid(pipe):
     assert other["started"] >= parent["started"]
 
 
+class Labelled(FileTimerClient):
+    label = ""
+
+
 def test_client_can_be_pickled(pipe):
-    client = FileTimerClient(pipe.path, 0, "job")
+    client = Labelled(pipe.path, 0, "job")
+    client.label = "mine"
     client.acquire("before", FAR)
-    pickle.loads(pickle.dumps(client)).acquire("after", FAR)
+    copy = pickle.loads(pickle.dumps(client))
+    assert (type(copy), copy.label) == (Labelled, "mine")
+    copy.acquire("after", FAR)
     assert [(each["scope_id"], each["signal"], each["run_id"]) for each in requests(pipe)] == [
         ("before", 0, "job"),
         ("after", 0, "job"),

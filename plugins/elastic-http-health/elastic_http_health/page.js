@@ -29,7 +29,7 @@ const LEVELS = {
 const PARTS = ["detect", "stop", "rendezvous", "start"];
 
 const get = (id) => document.getElementById(id);
-const state = { token: new URLSearchParams(location.hash.slice(1)).get("token") || "", status: null, skew: 0, heard: 0, failed: 0, allRounds: false, allMembers: false };
+const state = { token: new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B")).get("token") || "", status: null, skew: 0, heard: 0, failed: 0, allRounds: false, allMembers: false };
 const trends = new Map(); // worker's process id -> [{at, cpu, seconds}]
 
 function make(name, className, ...children) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -50,7 +51,6 @@ class Web:
             raise ConfigurationError(Problem(origin, f"expected a URL such as http://host:port, found {base!r}"))
         self._base = base
         self._where = f"{url.scheme}://{url.netloc}"  # without the query, which may contain a secret
-        self._pool = urllib3.PoolManager()
         self._call: BackgroundCall[Answer] | None = None
 
     def ask(
@@ -80,20 +80,19 @@ class Web:
             raise OSError(f"{self._where} does not answer: {str(error).rpartition(': ')[2]}") from None
 
     def _request(self, path: str, headers: Mapping[str, str] | None, method: str, limit: Duration) -> Answer:
-        response = self._pool.request(
-            method,
-            self._base.rstrip("/") + path if path else self._base,
-            headers=headers,
-            timeout=urllib3.Timeout(limit),
-            retries=False,
-            redirect=False,
-            preload_content=False,
-            decode_content=False,
-        )
-        try:
-            body = response.read(MOST_BYTES)
-            if response.read(1):  # it also raises if the body is shorter than announced
-                raise OSError(f"the response from {self._where} is longer than {MOST_BYTES} bytes")
-        finally:
-            response.close()
+        with urllib3.PoolManager() as pool:  # a service may close an idle connection just before the next request
+            response = pool.request(
+                method,
+                self._base.rstrip("/") + path if path else self._base,
+                headers=headers,
+                timeout=urllib3.Timeout(limit),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+            )
+            with contextlib.closing(response):
+                body = response.read(MOST_BYTES)
+                if response.read(1):  # it also raises if the body is shorter than announced
+                    raise OSError(f"the response from {self._where} is longer than {MOST_BYTES} bytes")
         return Answer(response.status, body.decode(), response.headers)

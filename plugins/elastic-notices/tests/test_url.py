@@ -182,6 +182,20 @@ def test_hostile_server_is_logged_once(talk, said, raw, polls, log, monkeypatch)
     assert "secret" not in reason
 
 
+def answer_once(connection):
+    """Close the connection at its second request, as servers do if the request arrives when the connection expires."""
+    connection.recv(9999)
+    connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+    connection.recv(9999)
+    connection.close()
+
+
+@pytest.mark.integration
+def test_connection_that_expires_between_polls_loses_no_poll(raw, polls, log):
+    assert polls(raw(answer_once)) == []
+    assert log.reasons == []
+
+
 @pytest.mark.integration
 def test_unreachable_service_is_logged_once(polls, quiet_port, log):
     assert polls(f"http://127.0.0.1:{quiet_port}/") == []

@@ -126,6 +126,7 @@ class Template:
 
     def __init__(self, control: socket.socket) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the agent may have been started with the signal ignored
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self._control = control
         self._gc = gc.isenabled()
         self._environment = dict(os.environ)

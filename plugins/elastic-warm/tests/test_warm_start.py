@@ -612,7 +612,7 @@ def test_any_command_line_behaves_as_without_warm_start(warm_runs, words):
 
 
 PROGRAM = """
-import json, multiprocessing, os, sys, time
+import json, multiprocessing, os, signal, sys, time
 from elastic_core import LaunchConfig, elastic_launch, log
 from elastic_core.multiprocessing import DefaultLogsSpecs, Std
 from elastic_core.errors import ChildFailedError
@@ -635,11 +635,13 @@ def work(words, lock, queue):
         print("the last words")
         os.kill(os.getpid(), 9)
     name = multiprocessing.current_process().name
-    return [there, words, name, parent.is_alive(), parent.pid == os.getppid(), __name__]
+    blocked = signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    return [there, words, name, parent.is_alive(), parent.pid == os.getppid(), __name__, blocked]
 
 BEFORE = set(sys.modules)
 if __name__ == "__main__":
     log.configure("human", "info")
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     specs = DefaultLogsSpecs("logs", Std.ALL) if sys.argv[1] == "killed" else None
     config = LaunchConfig(1, 1, 2, rdzv_backend="local", max_restarts=1, warm_start=True, logs_specs=specs)
     spawn = multiprocessing.get_context("spawn")
@@ -672,7 +674,7 @@ def test_launched_functions_start_warm(warm_runs, words):
         return
     returned, ranks = json.loads(out.partition("} ")[0] + "}"), out.partition("} ")[2]
     assert [value[:2] + value[3:] for value in returned.values()] == [
-        [True, f"text-{rank}", True, True, "__mp_main__"] for rank in range(2)
+        [True, f"text-{rank}", True, True, "__mp_main__", False] for rank in range(2)
     ]
     assert [value[2].rstrip("0123456789") for value in returned.values()] == ["SpawnProcess-"] * 2
     assert ranks.strip() == "['0', '1']"
