@@ -190,7 +190,7 @@ class SlowConsole(FakeWorkers):
         os.write(self.writer, b"!")
 
     def close(self):
-        if not self.closed:
+        if not self._closed:
             os.close(self.reader)
             os.close(self.writer)
         super().close()
