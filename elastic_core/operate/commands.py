@@ -25,6 +25,8 @@ _JOB = {
     "rdzv_endpoint": "address of the job's rendezvous; c10d and etcd accept a list",
     "rdzv_id": "id of the job; required unless the backend has a default",
     "rdzv_conf": "options for the backend, the same as on the job's nodes; may be repeated",
+    "master_addr": "address of rank 0 of a job on static; used without an endpoint",
+    "master_port": "port of rank 0 of such a job",
     "rdzv_secret_file": "file with the job's signing secret; required to read a signed job",
 }
 

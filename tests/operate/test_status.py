@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 from elastic_testing import FakeClock
 
+from elastic_core.config import Sources, read_command
 from elastic_core.errors import ConfigurationError, NotFoundError, RendezvousConnectionError
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
+from elastic_core.operate.commands import DRAIN, STATUS, STOP
 from elastic_core.operate.status import NodeStanding, status
 from elastic_core.operate.target import opened, settings_of_job
 from elastic_core.plugin import BACKEND_OPTIONS
@@ -97,6 +99,15 @@ def test_missing_job_id_is_an_error_except_for_static():
         settings_of_job(given, manager)
     assert settings_of_job({**given, "rdzv_backend": "static"}, manager).rdzv_id == "none"
     assert settings_of_job({**given, "rdzv_id": "job"}, manager).rdzv_backend == "c10d"
+
+
+@pytest.mark.parametrize("command", [STATUS, DRAIN, STOP], ids=lambda command: command.name)
+def test_static_job_is_found_by_the_address_of_rank_0(command, tmp_path):
+    manager, operands = PluginManager.load({}), ["node0"] * len(command.operands)
+    words = ["--rdzv-backend=static", "--master-addr=node7", *operands]
+    sources = Sources(words, {"PET_MASTER_PORT": "1234"}, tmp_path, command.words)
+    values = read_command(command, sources, backend_named=manager.backend_named).values
+    assert settings_of_job(values, manager).rdzv_endpoint == "node7:1234"
 
 
 def test_backend_supplies_the_default_endpoint(plugins):
