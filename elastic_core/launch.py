@@ -24,6 +24,7 @@ from elastic_core.errors import ChildFailedError, ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.log import show_unless_configured
+from elastic_core.parsing import find_option
 from elastic_core.workers.sessions import catches
 
 if TYPE_CHECKING:
@@ -289,13 +290,13 @@ class LocalElasticAgent(ProcessAgent):
 
 
 def _with_join_timeout(settings: Settings, seconds: int, manager: PluginManager) -> Settings:
-    if seconds <= 0 or "join_timeout" in settings.rdzv_conf:
-        return settings
     record = manager.backend_named(settings.rdzv_backend)
     options = () if record is None else record.options
-    if options is not None and all(option.name != "join_timeout" for option in options):
+    accepted = ["join_timeout"] if options is None else [option.name for option in options]
+    names = [name for name in ("join_timeout", "timeout") if name in accepted]
+    if seconds <= 0 or not names or any(find_option(settings.rdzv_conf, name) is not None for name in names):
         return settings
-    return replace(settings, rdzv_conf={**settings.rdzv_conf, "join_timeout": str(seconds)})
+    return replace(settings, rdzv_conf={**settings.rdzv_conf, names[0]: str(seconds)})
 
 
 def run_job(

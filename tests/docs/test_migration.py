@@ -89,7 +89,7 @@ def defaults(cell):
 
 def test_documented_option_defaults_equal_the_backends():
     shown = {(words(cells[0])[0], *default) for cells in rows("option") for default in defaults(cells[2])}
-    shown |= {("timeout", name, 600.0) for name in ("static", "etcd-legacy")}
+    shown |= {("join_timeout", "static", 600.0), ("timeout", "etcd-legacy", 600.0)}
     declared = {
         (option.name, name, option.default)
         for name, record in backends().items()

@@ -178,8 +178,10 @@ def make(context, params):
 @hookimpl
 def elastic_rendezvous_backends():
     patient = (Option("join_timeout", float, 600.0, "how long", "seconds"),)
+    torchs = (Option("timeout", float, 600.0, "how long", "seconds"),)
     return [
         RendezvousBackendRecord("patient", "has a join timeout", make, patient),
+        RendezvousBackendRecord("torchs", "has a join timeout by torch's name", make, torchs),
         RendezvousBackendRecord("any", "takes what it is given", make, None),
         RendezvousBackendRecord("hasty", "has none", make),
     ]
@@ -198,6 +200,9 @@ def backends(put_on_path):
     [
         ("patient", {}, {"join_timeout": 90.0}),
         ("patient", {"join_timeout": 5}, {"join_timeout": 5.0}),
+        ("patient", {"join-timeout": 5}, {"join_timeout": 5.0}),
+        ("torchs", {}, {"timeout": 90.0}),
+        ("torchs", {"timeout": 5}, {"timeout": 5.0}),
         ("any", {}, {"join_timeout": "90"}),
         ("hasty", {}, {}),
     ],

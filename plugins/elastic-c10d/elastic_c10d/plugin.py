@@ -51,11 +51,11 @@ C10D = (
 )
 _FILE = tuple(option for option in C10D if option.name not in ("store_type", "is_host", "read_timeout"))
 _STATIC = (
-    *(option for option in _SHARED if option.name not in ("join_timeout", "last_call_timeout")),
+    *(option for option in _SHARED if option.name != "last_call_timeout"),
     Option("master_addr", str, None, "address of rank 0, used without an endpoint (127.0.0.1 if unset)"),
     Option("master_port", int, None, "port of rank 0 (29500 if unset)"),
     Option("rank", int, None, "rank of this node, counting from 0"),
-    Option("timeout", float, 600.0, "how long all nodes may take to join", "seconds", above=0),
+    Option("timeout", float, None, "torchrun's name for join_timeout; overrides it", "seconds", above=0),
     *_CONNECTION,
 )
 

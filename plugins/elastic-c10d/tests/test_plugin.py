@@ -54,6 +54,12 @@ def test_static_is_c10d_with_rank_0_as_host():
     assert as_dynamic(static(nodes=1)).endpoint == "127.0.0.1:29500"
 
 
+@pytest.mark.parametrize("name", ["join_timeout", "timeout"])
+def test_static_has_both_names_of_the_join_timeout(name):
+    given = {**defaults("static"), "rank": 0, name: 30.0}
+    assert settings_of(as_dynamic(static(**given))).first_contact == (30.0, name)
+
+
 @pytest.mark.parametrize(
     ("params", "problem"),
     [
