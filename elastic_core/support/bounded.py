@@ -35,7 +35,7 @@ class BackgroundCall(Generic[T]):
     def wait(self, limit: Duration) -> bool:
         """Wait until the call has ended or `interrupt` is called, for at most `limit` seconds. Returns whether the call
         has ended."""
-        self._changed.wait(limit)
+        self._changed.wait(min(limit, threading.TIMEOUT_MAX))
         return self._over
 
     def interrupt(self) -> None:

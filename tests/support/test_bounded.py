@@ -33,6 +33,11 @@ def test_call_error_is_raised_in_the_waiting_thread(error):
         assert caught.value is error
 
 
+@pytest.mark.parametrize("limit", [1e12, float("inf")])
+def test_any_limit_can_be_waited_for(limit):
+    assert within(limit, lambda: 1, "") == 1
+
+
 def test_hanging_call_times_out_and_may_finish_later(release):
     call = BackgroundCall(lambda: release.wait(LONG) and "at last")
     with pytest.raises(CallTimeout):
