@@ -32,6 +32,7 @@ N = TypeVar("N", int, float)
 Parser = Callable[[object], T]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_LONGEST_NAME = 255
 
 
 def unexpected(expected: str, found: object) -> ValueError:
@@ -58,6 +59,18 @@ def parse_filled_text(raw: object) -> str:
     except UnicodeEncodeError:
         raise unexpected("text in UTF-8", raw) from None
     return text
+
+
+def printable(parse: Parser[str]) -> Parser[str]:
+    """Return a parser that also requires text that other nodes can read."""
+
+    def parse_printable(raw: object) -> str:
+        text = parse(raw)
+        if len(text) > _LONGEST_NAME or not text.isprintable():
+            raise unexpected(f"at most {_LONGEST_NAME} printable characters", raw)
+        return text
+
+    return parse_printable
 
 
 def parse_name_or_none(raw: object) -> str | None:

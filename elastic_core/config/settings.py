@@ -36,13 +36,14 @@ from elastic_core.parsing import (
     parse_stream_map,
     parse_text,
     parse_texts,
+    printable,
     seconds,
     seconds_or_none,
     some_of,
 )
 
 _port = integer(0, 65535)
-_count = integer(0)
+_count = integer(0, 2**31 - 1)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -84,7 +85,7 @@ class Settings:
     )
     node_id: str | None = setting(
         None,
-        parse_filled_text,
+        printable(parse_filled_text),
         "nodes",
         "unique name of this node in the job, for status and drain; by default <hostname>:<pid>.<random>",
         "NAME",
@@ -108,7 +109,11 @@ class Settings:
         "PORT",
     )
     local_addr: str | None = setting(
-        None, parse_filled_text, "nodes", "address at which other nodes can reach this node; not verified", "HOST"
+        None,
+        printable(parse_filled_text),
+        "nodes",
+        "address at which other nodes can reach this node; not verified",
+        "HOST",
     )
     standalone: bool = setting(
         False,
@@ -155,7 +160,7 @@ class Settings:
     max_restarts: int = setting(
         0, _count, "workers", "maximum number of restarts after failures; membership changes do not count", "N"
     )
-    role: str = setting("default", parse_text, "workers", "the workers' role name", "NAME")
+    role: str = setting("default", printable(parse_text), "workers", "the workers' role name", "NAME")
     module: bool = setting(
         False, parse_boolean, "workers", "treat the script as the name of a module, like python -m", short="-m"
     )

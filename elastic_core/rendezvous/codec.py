@@ -194,9 +194,9 @@ def check_entry(entry: Entry) -> None:
         raise ValueError(f"expected at least one worker, found {entry.local_world_size}")
     if not 0 <= entry.port < 2**16 or not 0 <= entry.lifeline < 2**16:
         raise ValueError(f"expected ports from 0 to {2**16 - 1}, found {entry.port} and {entry.lifeline}")
-    least = min(entry.max_restarts, entry.after.number, entry.done.number, entry.stop_timeout)
-    if least < 0:
-        raise ValueError(f"all numbers must be 0 or more, found {least}")
+    for number in (entry.max_restarts, entry.after.number, entry.done.number, entry.stop_timeout):
+        if not 0 <= number < _GREATEST:
+            raise ValueError(f"expected numbers from 0 to {_GREATEST - 1}, found {_shown(number)}")
 
 
 def _natural(value: Any) -> int:

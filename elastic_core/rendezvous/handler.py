@@ -399,7 +399,7 @@ def _checked(entry: Entry) -> Entry:
     try:
         check_entry(entry)
     except ValueError as error:
-        raise ConfigurationError(Problem("--node-id", str(error))) from error
+        raise ConfigurationError(Problem("node", str(error))) from error
     return entry
 
 

@@ -119,6 +119,16 @@ def test_name_that_is_not_utf8_is_rejected(config_reader, flag):
     assert problems == {flag: r"expected text in UTF-8, found 'a\udcff'"}
 
 
+@pytest.mark.parametrize("flag", ["--local-addr", "--node-id", "--role"])
+@pytest.mark.parametrize("value", ["10.0.0.1\n10.0.0.2", "x" * 256])
+def test_name_that_other_nodes_cannot_read_is_rejected(config_reader, flag, value):
+    assert list(config_reader.problems([f"{flag}={value}", "train.py"])) == [flag]
+
+
+def test_restart_limit_that_other_nodes_cannot_read_is_rejected(config_reader):
+    assert list(config_reader.problems(f"--max-restarts {2**63} train.py")) == ["--max-restarts"]
+
+
 @pytest.mark.parametrize("nodes", ["0", "4:2", "1:"])
 def test_invalid_node_range_is_quoted_as_written(config_reader, nodes):
     problems = config_reader.problems(f"--nnodes {nodes} train.py")
