@@ -22,7 +22,6 @@ LONGEST = select.PIPE_BUF
 atomically."""
 
 _BEGINNING = b'{"version"'
-_SHORTEST = len(b'{"version":1,"pid":1,"scope_id":"","expiration_time":0,"signal":0}')
 _PID_MAX = 1 << 22
 _SIGNAL_MAX = 64
 _SECONDS_MAX = 1e12
@@ -88,12 +87,6 @@ class FileTimerRequest(TimerRequest):
                 "deadline": self.deadline,
             }
         )
-
-
-def may_be_request(line: bytes) -> bool:
-    """Return whether the line looks like a request, judging by its length, beginning and end. This cheap check protects
-    against a flood of invalid lines."""
-    return len(line) >= _SHORTEST and _BEGINNING in line and line.rstrip(b" \t\r").endswith(b"}")
 
 
 def without_torn_part(line: bytes) -> bytes:

@@ -3,12 +3,11 @@ module does no I/O."""
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from elastic_core.plugin import Deadlines, Timer, get_logger, later, process_runs, process_start_time
-from elastic_file_timer.request import may_be_request, parse, without_torn_part
+from elastic_file_timer.request import parse, without_torn_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from elastic_core.plugin import Clock, Instant
     from elastic_file_timer.request import FileTimerRequest
 
-_FOREIGN = "the line is not a complete request"
 _SHOWN = 200
 
 
@@ -45,19 +43,13 @@ class TimerTable:
         return dict(self._refused)
 
     def read(self, lines: Sequence[bytes]) -> list[FileTimerRequest]:
-        """Parse lines from the pipe. Most invalid lines are cheap to reject, so even a flood of them takes little
-        time."""
-        written = list(filter(None, lines))
-        likely = list(filter(may_be_request, written))
-        if len(likely) < len(written):
-            first = next(itertools.filterfalse(may_be_request, written))
-            self._refuse("unreadable", first, _FOREIGN, len(written) - len(likely))
-        return [request for request in map(self._parsed, likely) if request is not None]
+        """Parse lines from the pipe."""
+        return [request for request in map(self._parsed, filter(None, lines)) if request is not None]
 
     def _parsed(self, line: bytes) -> FileTimerRequest | None:
         whole = without_torn_part(line)
         if len(whole) != len(line):
-            self._refuse("unreadable", line, _FOREIGN)
+            self._refuse("unreadable", line, "the line is not a complete request")
         try:
             return parse(whole) if whole else None
         except ValueError as error:
@@ -109,9 +101,9 @@ class TimerTable:
         if request.started is not None:
             self._deadlines.acquire(Timer(request.worker_pid, request.scope_id, deadline, request))
 
-    def _refuse(self, kind: str, line: bytes, reason: str, times: int = 1) -> None:
+    def _refuse(self, kind: str, line: bytes, reason: str) -> None:
         first = kind not in self._refused
-        self._refused[kind] += times
+        self._refused[kind] += 1
         if first:
             shown = line[:_SHOWN].decode("utf-8", "backslashreplace")
             get_logger().warning("timer request refused", kind=kind, reason=reason, request=shown)
