@@ -32,7 +32,7 @@ class ErrorHandler:
 
     def initialize(self) -> None:
         """Make the interpreter print its stacks to stderr if it crashes. `record` calls this before the function."""
-        with contextlib.suppress(OSError, ValueError, RuntimeError):  # stderr is closed or not a file
+        with contextlib.suppress(Exception):  # stderr is closed, or an object without a descriptor
             faulthandler.enable()
 
     def record_exception(self, e: BaseException) -> None:

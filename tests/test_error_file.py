@@ -118,8 +118,9 @@ def test_custom_handler_records_the_exception():
     assert handler.kept == ["initialize", error]
 
 
-def test_interpreter_crash_prints_stacks(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", None)
+@pytest.mark.parametrize("stderr", [None, object()], ids=["closed", "object without fileno"])
+def test_stderr_without_descriptor_is_tolerated(stderr, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stderr)
     ErrorHandler().initialize()
 
 
