@@ -23,12 +23,12 @@ from elastic_core.errors import ConfigurationError, ElasticError, ExitCode, Prob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import TextIO
 
     from elastic_core.config import Command, CommandReading, Reading, Sources, Spec
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.observers import History
 
+_PATIENCE = 5.0  # how many seconds a message waits for a stalled reader of stderr
 _USAGE = """\
 usage: elastic COMMAND [...]
 
@@ -465,27 +465,16 @@ def show(text: str) -> None:
     try:
         print(_for_people(text.rstrip("\n")), flush=True)
     except OSError as error:
-        _silence(sys.stdout)
+        with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as null:
+            os.dup2(null.fileno(), sys.stdout.fileno())  # a failing flush at exit would change the exit code
         if not isinstance(error, BrokenPipeError):  # as with `elastic plugins | head`
             raise ConfigurationError(Problem("standard output", str(error.strerror or error))) from error
 
 
 def _complain(text: str, highlight: Callable[[str], str] = str) -> None:
-    """Print to stderr. If stderr is a terminal with colors, `highlight` is applied to the text."""
-    if sys.stderr is None:  # stderr was closed at startup; print would write to stdout
-        return
-    from elastic_core.log import shows_colors
+    """Print to stderr, unless its reader stalls. If stderr is a terminal with colors, `highlight` is applied to the
+    text. Errors are ignored, because the exit code still reports the failure."""
+    from elastic_core.log import Sink, shows_colors
 
     text = _for_people(text.rstrip("\n"))
-    try:
-        print(highlight(text) if shows_colors(sys.stderr) else text, file=sys.stderr, flush=True)
-    except OSError:  # the pipe is closed; the exit code still reports the error
-        _silence(sys.stderr)
-
-
-def _silence(stream: TextIO) -> None:
-    """Redirect the stream to /dev/null, because a failing flush at exit would change the exit code."""
-    with contextlib.suppress(OSError, ValueError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)
+    Sink(patience=_PATIENCE).write(highlight(text) if shows_colors(sys.stderr) else text)

@@ -55,7 +55,9 @@ def test_broken_stderr_keeps_the_exit_code(source, script):
     assert done.returncode == 1
 
 
-def test_stalled_stderr_does_not_block_the_job(script):
+@pytest.mark.parametrize("code", [0, 1])
+def test_stalled_stderr_does_not_block_the_job(code, script):
+    path = script(f"print('done'); raise SystemExit({code})")
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     try:
@@ -63,11 +65,11 @@ def test_stalled_stderr_does_not_block_the_job(script):
             while True:
                 os.write(writer, b"." * 4096)
         os.set_blocking(writer, True)
-        done = run_elastic("run", script("print('done')"), capture_output=False, stdout=subprocess.PIPE, stderr=writer)
+        done = run_elastic("run", path, capture_output=False, stdout=subprocess.PIPE, stderr=writer)
     finally:
         os.close(reader)
         os.close(writer)
-    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert (done.returncode, done.stdout) == (code, "done\n")
 
 
 def test_closed_stderr_keeps_exit_code_and_empty_stdout(script):
