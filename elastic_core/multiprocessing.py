@@ -168,8 +168,8 @@ class PContext:
             self._closing = False
 
     def _close_at_exit(self, owner: int) -> None:
-        """End the processes of a program that exits without waiting for them, unless this is a fork of the program.
-        multiprocessing would wait for its own processes, and a Ctrl-C has not reached them."""
+        """End the processes of a program that exits without waiting for them, unless this is a fork of the program. A
+        Ctrl-C has not reached them."""
         if os.getpid() == owner:
             self.close()
 

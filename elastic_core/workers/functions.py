@@ -74,6 +74,8 @@ class FunctionStarter:
             # take long, and may run the user's code.
             with no_forks if method == "fork" else contextlib.nullcontext():
                 process.start()
+            # The program's own calls of multiprocessing, in any thread, would reap the child and lose its exit code.
+            multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
         except _UNPICKLABLE as error:
             raise _not_pickled(error) from error
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -127,6 +128,13 @@ def test_return_values_are_keyed_by_global_rank(functions, run, method):
     assert [(values[rank]["rank"], values[rank]["session"]) for rank in (0, 1)] == [("0", True), ("1", True)]
     if method == "spawn":  # the variables are set before the module is imported
         assert [values[rank]["at import"] for rank in (0, 1)] == ["0", "1"]
+
+
+def test_program_cannot_reap_a_worker_by_accident(functions, local_workers, call, plan, method):
+    rounds = local_workers(call(functions.leave, 3, method=method))
+    pids = rounds.start(plan()).values()
+    assert not {child.pid for child in multiprocessing.active_children()} & set(pids)
+    assert [ended.exitcode for ended in rounds.wait_for_exits(1)] == [3]
 
 
 @pytest.mark.parametrize("value", [None, {"a": (1, None)}, b"x" * 20_000_000], ids=["none", "nested", "large"])
