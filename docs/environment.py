@@ -84,7 +84,6 @@ WORKER_READS = {
     "TORCHELASTIC_TIMER_FILE": "the client of elastic-file-timer",
     "TORCHELASTIC_RUN_ID": "the client of elastic-file-timer, because a pipe accepts only its own job's requests",
     "TORCHELASTIC_ERROR_FILE": "workers that are Python functions (the file to which they write their error)",
-    "PYTHONFAULTHANDLER": "workers that are Python functions (whether a fatal signal prints their stacks)",
 }
 CAMPAIGN = {
     "CAMPAIGN_HISTORY": "the file for the workers' events",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import faulthandler
 import gc
 import io
 import multiprocessing
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from elastic_core.workers.process import Cpus
 
 _ERRORS = "backslashreplace"  # a worker must not fail because it prints a character that the locale lacks
-_STDERR = 2
 _UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
 _STREAM_NAMES = {1: "stdout", 2: "stderr"}
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -247,8 +245,6 @@ def _run(
             _attach(_STREAM_NAMES[target], target)
     os.environ.clear()
     os.environ.update(environment.opened())
-    if os.environ.get("PYTHONFAULTHANDLER"):  # the interpreter reads this variable only at startup
-        faulthandler.enable(file=_STDERR)
     bind(cpus)
     (_finish_and_leave if method == "spawn" else _finish)(call, result)
 
@@ -281,6 +277,7 @@ def _finish(call: _Parcel | _Received, result: str, own: Iterable[int] = ()) -> 
     """Make the call and save its outcome. `own` lists the streams that belong to the worker, not to the agent."""
     for fd in own:
         _attach(_STREAM_NAMES[fd], fd)
+    error_file.ErrorHandler().initialize()
     try:
         function, *args = call.opened()
         _store(function(*args), result)

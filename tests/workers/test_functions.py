@@ -83,6 +83,9 @@ def print_and_die():
     print("last line")
     os.kill(os.getpid(), signal.SIGKILL)
 
+def crash():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
 def handlers():
     found = [signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)]
     return found == [signal.SIG_DFL] * 3 + [signal.default_int_handler]
@@ -234,6 +237,12 @@ def test_output_printed_before_a_kill_is_kept(functions, run, method, tmp_path):
     workers = run(functions.print_and_die, method=method, redirects=lambda rank: 1, log_dir=tmp_path)
     assert workers.failures()[0].exitcode == -signal.SIGKILL
     assert (tmp_path / "job/round-1/rank-0.out").read_text() == "last line\n"
+
+
+def test_crash_shows_the_python_stack(functions, run, method):
+    failure = run(functions.crash, method=method).failures()[0]
+    assert failure.exitcode == -signal.SIGSEGV
+    assert "in crash" in failure.stack
 
 
 def test_forked_child_has_default_signal_handlers(functions, run):
