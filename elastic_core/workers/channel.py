@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # A bare carriage return (from a progress bar) also ends a line, except at the end of the text, where a line feed may
 # follow.
 _LINE_END = re.compile(rb"\r\n|\r(?=[^\n])|\n")
-_LONGEST_LINE = 64 * 1024
+_LONGEST_LINE = 1024 * 1024
 _MOST_READ = 256 * 1024  # bytes
 TAIL_LINES = 20
 TAIL_BYTES = 16 * 1024
@@ -299,7 +299,7 @@ class Channel:
         self._tail = TailSink()
         self.path = plan.file
         self.written = 0  # bytes; grows while the worker writes
-        self._pending = b""
+        self._pending = bytearray()  # not bytes, which each append, even of a single dot, would copy
         self._shows = plan.console
         self._shown = 0  # how much of the pending text is already on the console
 
@@ -319,33 +319,35 @@ class Channel:
     def feed(self, data: bytes) -> None:
         """Process output from the worker."""
         self.written += len(data)
-        text = self._pending + data
+        text, before = self._pending, len(self._pending)
+        text += data
         unwritten = self._file.write(data) if self._file else b""
         if unwritten and not self._shows:
             self._shows, self._shown = True, len(text) - len(unwritten)  # the file contains all earlier text
         lines, end = [], 0
-        for match in _LINE_END.finditer(text, max(len(self._pending) - 1, 0)):  # a terminator may begin there
-            lines.append(text[end : match.end()])
+        for match in _LINE_END.finditer(text, max(before - 1, 0)):  # a terminator may begin there
+            lines.append(bytes(text[end : match.end()]))
             end = match.end()
         if len(text) - end > _LONGEST_LINE:
-            lines.append(text[end:])
+            lines.append(bytes(text[end:]))
             end = len(text)
-        self._pending = text[end:]
+        del text[:end]
         self._show(lines)
         if lines and lines[-1].endswith(b"\r") and self.unfinished:
             self.show_unfinished()  # the new state of a progress bar
 
     def show_unfinished(self) -> None:
         """Show a line that has been unfinished for a while, such as a prompt or a counter."""
+        text = bytes(self._pending)
         if self._plan.prefix:
-            self._console.write(self._screen.line(self, self._plan.prefix, self._pending, self._shown))
+            self._console.write(self._screen.line(self, self._plan.prefix, text, self._shown))
         else:
-            self._console.write(self._pending[self._shown :])
-        self._shown = len(self._pending)
+            self._console.write(text[self._shown :])
+        self._shown = len(text)
 
     def close(self) -> None:
         """Show the last line, even if it is unterminated, and close the file."""
-        rest, self._pending = self._pending, b""
+        rest, self._pending = bytes(self._pending), bytearray()
         self._show([_ended(rest) if self._plan.prefix else rest] if rest else [])
         if self._file:
             self._file.close()

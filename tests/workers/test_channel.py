@@ -88,14 +88,26 @@ def test_carriage_returns_separate_prefixed_lines():
 
 
 def test_endless_line_is_passed_on_in_pieces(tmp_path):
-    text = os.urandom(1024 * 1024).replace(b"\n", b"x").replace(b"\r", b"x")
+    text = os.urandom(3 * 1024 * 1024).replace(b"\n", b"x").replace(b"\r", b"x")
     channel, console = make(file=tmp_path / "f")
     for start in range(0, len(text), 65536):
         channel.feed(text[start : start + 65536])
+    assert console.writes
     channel.close()
     assert console.text == text
     assert (tmp_path / "f").read_bytes() == text
     assert channel.tail()
+
+
+def test_line_of_a_mebibyte_stays_whole(tmp_path):
+    channel, console = make(FileSink(tmp_path / "filtered"), prefix=b"[0]:", filters=(b"loss",))
+    text = b"loss" + b"x" * (1024 * 1024 - 4)
+    for start in range(0, len(text), 65536):
+        channel.feed(text[start : start + 65536])
+    channel.feed(b"\n")
+    channel.close()
+    assert console.text == b"[0]:" + text + b"\n"
+    assert (tmp_path / "filtered").read_bytes() == text + b"\n"
 
 
 def test_tail_includes_unfinished_last_line():

@@ -190,7 +190,7 @@ def test_catch_up_waits_for_written_output(pump, pipe):
 
 def test_catch_up_gives_up_after_its_timeout(pump, pipe, until):
     moving, (writer,), _ = pump(1, prefix=b"")
-    writing = threading.Thread(target=os.write, args=(writer, b"x" * 1_000_000))  # more than the console can hold
+    writing = threading.Thread(target=os.write, args=(writer, b"x\n" * 500_000))  # more than the console can hold
     writing.start()
     until(lambda: moving.moved > 65536, "more than a pipe holds")
     assert not moving.catch_up(0.05)
