@@ -107,6 +107,17 @@ def test_logs_specs_set_output_and_error_files(start, tmp_path):
     assert (out.parent.parent / "filtered_stdout.log").read_text() == "said\n"
 
 
+def test_logs_specs_may_leave_error_files_out(start):
+    class Null(DefaultLogsSpecs):
+        def reify(self, envs):
+            envs[0]["TORCHELASTIC_ERROR_FILE"] = ""  # as torch's class does for /dev/null
+            return super().reify(envs)
+
+    script = 'echo "{\\"message\\": \\"no samples\\"}" > $TORCHELASTIC_ERROR_FILE; exit 1'
+    result = start("sh", ("-c", script), specs=Null(os.devnull)).wait()
+    assert result.failures[0].message == "no samples"
+
+
 @pytest.mark.parametrize(("args", "envs"), [({}, {}), ({1: ()}, {1: {}}), ({0: ()}, {}), ({0: ()}, {0: {}, 1: {}})])
 def test_mismatched_ranks_are_refused(args, envs):
     with pytest.raises(RuntimeError, match="args and envs must have the same keys"):

@@ -113,6 +113,8 @@ def inherited(settings: Settings, environ: Mapping[str, str], secrets: Collectio
 def _log_dir(settings: Settings, stack: contextlib.ExitStack) -> Path | None:
     """Return the folder from `--log-dir`, or a new folder if files are to be written. The folder is created; an empty
     new folder is removed at the end."""
+    if settings.log_dir == Path(os.devnull) and settings.logs_specs is None:
+        return None  # as with torchrun, there are no log files
     if settings.log_dir is not None:
         return check_log_dir(Path(os.path.abspath(settings.log_dir)))  # noqa: PTH100 - without following links
     if not _writes_files(settings):

@@ -149,22 +149,20 @@ class LocalWorkers:
     def start(self, plan: RoundPlan) -> dict[int, int]:
         make_exits_visible()
         folder = self._open_folder(plan)
+        error_files = {ranks.local: str(folder / f"rank-{ranks.world}.error.json") for ranks in plan.ranks}
         environments = {
-            ranks.local: self._policy.environment(
-                plan, ranks, self._parent, str(folder / f"rank-{ranks.world}.error.json")
-            )
+            ranks.local: self._policy.environment(plan, ranks, self._parent, error_files[ranks.local])
             for ranks in plan.ranks
         }
         placer = self._policy.output.placer
         placement = placer(environments) if placer else None
+        error_files |= placement.error_files if placement else {}
         output = RoundOutput(plan, self._policy.output, folder, placement)
         activity = Activity(self._policy.progress, output)
         current = self._round = _Round(plan, output, OomWatch(oom_counters()), activity)
         try:
             for ranks in plan.ranks:
-                variables = environments[ranks.local]
-                if placement and ranks.local in placement.error_files:
-                    variables["TORCHELASTIC_ERROR_FILE"] = placement.error_files[ranks.local]
+                variables = {**environments[ranks.local], "TORCHELASTIC_ERROR_FILE": error_files[ranks.local]}
                 self._start_one(current, ranks, variables)
             output.begin()
         except BaseException as error:

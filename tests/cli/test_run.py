@@ -48,6 +48,11 @@ def test_bad_backend_option_is_reported_with_its_source(
     assert capfd.readouterr().err == f"elastic: {origin}: master_port: expected a whole number, found 'x'\n"
 
 
+def test_null_log_folder_means_no_log_files(script, capfd):
+    assert run("--log-dir=/dev/null", script("print('done')")) == 0
+    assert capfd.readouterr() == ("done\n", "")
+
+
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_exits_130(script, capfd, tmp_path):
     signals = script("import os, signal; os.kill(os.getppid(), signal.SIGINT); signal.pause()")
