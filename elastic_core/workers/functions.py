@@ -265,9 +265,12 @@ def _leave() -> NoReturn:
     thread that releases its last tensor could abort the process."""
     threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does
     atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):  # they may be the program's own objects
+        with contextlib.suppress(Exception):
+            stream.flush()
     files = [thing for thing in gc.get_objects() if io.IOBase in type(thing).__mro__]  # finalization would close them
     files.sort(key=lambda file: type(file).__module__ == "_io")  # close files that use other files (GzipFile) first
-    for file in (*files, sys.stdout, sys.stderr):
+    for file in files:
         with contextlib.suppress(Exception):
             file.flush() if type(file).__module__ == "_io" else file.close()
     os._exit(0)

@@ -83,6 +83,20 @@ def print_and_die():
     print("last line")
     os.kill(os.getpid(), signal.SIGKILL)
 
+def print_through_own_buffer(modules):
+    class Buffer:
+        def __init__(self, stream):
+            self.stream, self.kept = stream, ""
+        def write(self, text):
+            self.kept += text
+        def flush(self):
+            kept, self.kept = self.kept, ""
+            self.stream.write(kept)
+            self.stream.flush()
+    sys.modules.update(dict.fromkeys(modules, sys))
+    sys.stdout = Buffer(sys.stdout)
+    print("kept", end="")
+
 def crash():
     os.kill(os.getpid(), signal.SIGSEGV)
 
@@ -237,6 +251,12 @@ def test_output_printed_before_a_kill_is_kept(functions, run, method, tmp_path):
     workers = run(functions.print_and_die, method=method, redirects=lambda rank: 1, log_dir=tmp_path)
     assert workers.failures()[0].exitcode == -signal.SIGKILL
     assert (tmp_path / "job/round-1/rank-0.out").read_text() == "last line\n"
+
+
+@pytest.mark.parametrize("imported", [[], ["torch.distributed"]])
+def test_output_in_the_programs_own_buffer_is_kept(functions, run, method, imported, tmp_path):
+    run(functions.print_through_own_buffer, imported, method=method, redirects=lambda rank: 1, log_dir=tmp_path)
+    assert (tmp_path / "job/round-1/rank-0.out").read_text() == "kept"
 
 
 def test_crash_shows_the_python_stack(functions, run, method):
