@@ -23,6 +23,7 @@ from elastic_core.config.spec import specs_of_options
 from elastic_core.errors import ChildFailedError, ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.hooks.manager import PluginManager
+from elastic_core.interfaces.handler import RendezvousHandler
 from elastic_core.log import show_unless_configured
 from elastic_core.parsing import find_option
 from elastic_core.workers.sessions import catches
@@ -199,9 +200,9 @@ def _entry(settings: Settings, entrypoint: Callable[..., Any] | str | None, args
 
 
 class LocalElasticAgent(ProcessAgent):
-    """An agent that uses the program's own rendezvous handler. The program must shut down the handler itself. `run`
-    handles signals as `elastic_launch` does. The environment variables of settings without a field (see `LaunchConfig`)
-    apply here as well.
+    """An agent that uses the program's own rendezvous handler, or torch's. The program must shut down the handler
+    itself. `run` handles signals as `elastic_launch` does. The environment variables of settings without a field (see
+    `LaunchConfig`) apply here as well.
 
     Args:
         spec: the workers to run.
@@ -230,6 +231,11 @@ class LocalElasticAgent(ProcessAgent):
         health_check_server: HealthCheckServer | None = None,
         uninterruptible_state_timeout: float | None = None,
     ) -> None:
+        handler: Any = spec.rdzv_handler
+        if not isinstance(handler, RendezvousHandler):
+            from elastic_core.compat.backends import TorchrunHandler
+
+            spec = replace(spec, rdzv_handler=TorchrunHandler(handler))
         config = LaunchConfig(
             1,
             1,

@@ -61,6 +61,18 @@ def test_local_rank_replaces_the_macro_in_a_functions_arguments(handler):
     assert agent_for(handler, told, "x${local_rank}", 3).run().return_values == {0: ("x0", 3)}
 
 
+class Foreign:
+    """A handler with torch's methods only, and no base class."""
+
+    def __init__(self, handler):
+        for name in ("get_backend", "get_run_id", "next_rendezvous", "num_nodes_waiting", "set_closed", "is_closed"):
+            setattr(self, name, getattr(handler, name))
+
+
+def test_handler_written_for_torch_is_accepted(handler):
+    assert agent_for(Foreign(handler), "true").run().state is WorkerState.SUCCEEDED
+
+
 class Adding(DefaultLogsSpecs):
     def reify(self, envs):
         for rank, variables in envs.items():
