@@ -24,7 +24,7 @@ from elastic_core.errors import ConfigurationError, ElasticError, ExitCode, Prob
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from elastic_core.config import Command, CommandReading, Reading, Sources, Spec
+    from elastic_core.config import Command, CommandReading, Reading, Settings, Sources, Spec
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.observers import History
 
@@ -149,11 +149,9 @@ def status(argv: Sequence[str]) -> None:
     from elastic_core.operate.commands import STATUS
     from elastic_core.operate.status import as_dict, as_text
     from elastic_core.operate.status import status as look
-    from elastic_core.operate.target import settings_of_job
 
-    manager, reading = _read_command(STATUS, argv)
-    warn_left_out(reading.left_out)
-    snapshot = look(settings_of_job(reading.values, manager), manager, reading.values["timeout"])
+    manager, reading, settings = _read_for_job(STATUS, argv)
+    snapshot = look(settings, manager, reading.values["timeout"], added=reading.added)
     show(to_json(as_dict(snapshot)) if reading.values["json"] else as_text(snapshot))
 
 
@@ -161,25 +159,20 @@ def drain(argv: Sequence[str]) -> None:
     """Run `elastic drain`."""
     from elastic_core.operate.commands import DRAIN
     from elastic_core.operate.drain import drain as take_out
-    from elastic_core.operate.target import settings_of_job
 
-    manager, reading = _read_command(DRAIN, argv)
-    warn_left_out(reading.left_out)
-    (node,) = reading.operands
-    settings, own = settings_of_job(reading.values, manager), reading.values
-    take_out(settings, node, manager, own["timeout"], show, deadline=own["deadline"])
+    manager, reading, settings = _read_for_job(DRAIN, argv)
+    (node,), own = reading.operands, reading.values
+    take_out(settings, node, manager, own["timeout"], show, deadline=own["deadline"], added=reading.added)
 
 
 def stop(argv: Sequence[str]) -> None:
     """Run `elastic stop`."""
     from elastic_core.operate.commands import STOP
     from elastic_core.operate.drain import stop as take_out
-    from elastic_core.operate.target import settings_of_job
 
-    manager, reading = _read_command(STOP, argv)
-    warn_left_out(reading.left_out)
-    settings, own = settings_of_job(reading.values, manager), reading.values
-    take_out(settings, manager, own["timeout"], show, deadline=own["deadline"])
+    manager, reading, settings = _read_for_job(STOP, argv)
+    own = reading.values
+    take_out(settings, manager, own["timeout"], show, deadline=own["deadline"], added=reading.added)
 
 
 def serve(argv: Sequence[str]) -> None:
@@ -368,6 +361,15 @@ def _read_command(command: Command, argv: Sequence[str]) -> tuple[PluginManager,
     sources = config.Sources(argv, os.environ, current_folder(), command.words)
     manager = _load_plugins(sources, sources.allowed_plugins(command.specs))
     return manager, _read_or_help(command, sources, manager)
+
+
+def _read_for_job(command: Command, argv: Sequence[str]) -> tuple[PluginManager, CommandReading, Settings]:
+    """Read a command line as `_read_command` does, and resolve the settings of the job that it names."""
+    from elastic_core.operate.target import settings_of_job
+
+    manager, reading = _read_command(command, argv)
+    warn_left_out(reading.left_out)
+    return manager, reading, settings_of_job(reading.values, manager)
 
 
 def _read_or_help(command: Command, sources: Sources, manager: PluginManager) -> CommandReading:

@@ -336,11 +336,13 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandReading:
-    """The outcome of `read_command`: typed values (including defaults), operands, and ignored files and variables."""
+    """The outcome of `read_command`: typed values (including defaults), operands, ignored files and variables, and the
+    values of the options that plugins added, by declared name."""
 
     values: Mapping[str, Any]
     operands: tuple[str, ...]
     left_out: Sequence[Problem] = ()
+    added: Mapping[str, object] = field(default_factory=dict)
 
 
 def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:
@@ -374,9 +376,10 @@ def read_command(
         ConfigurationError: lists every problem.
     """
     line = sources.line(command.specs)
-    known = {**SPECS, **specs_of_options(added_options)}
+    of_plugins = specs_of_options(added_options)
+    known = {**SPECS, **of_plugins}
     gathered = Findings(line.found, line.problems) if command.alone else sources.gathered(line, known)
-    values, unreadable = parse_found(gathered.found, command.specs)
+    values, unreadable = parse_found(gathered.found, {**of_plugins, **command.specs})
     if "rdzv_conf" in command.specs:
         given = Settings(**{name: value for name, value in values.items() if name in SPECS})
         chosen = with_backend(given, dict.fromkeys(SPECS, DEFAULT), {})
@@ -394,4 +397,5 @@ def read_command(
         problems.append(Problem(command.words, message))
     if problems:
         raise ConfigurationError(*problems, *gathered.left_out)
-    return CommandReading(values, tuple(line.words), gathered.left_out)
+    added = {option.name: values[option.name.replace("-", "_")] for option in added_options}
+    return CommandReading(values, tuple(line.words), gathered.left_out, added)

@@ -43,6 +43,7 @@ def drain(
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
     deadline: Duration | None = None,
+    added: Mapping[str, object] | None = None,
 ) -> None:
     """Ask the node that matches `word` to leave the job, and wait until it has left.
 
@@ -50,13 +51,14 @@ def drain(
         timeout: how many seconds to wait for the node to leave; 0 disables the wait.
         deadline: seconds that the node's workers get before SIGKILL; at most, and by default, the shutdown timeout.
         show: receives lines to print.
+        added: see `opened`.
 
     Raises:
         NotFoundError: there is no such node or no such job.
         RendezvousTimeoutError: the node was asked to leave, but did not leave in time.
         RendezvousConnectionError, RendezvousStateError, ConfigurationError: see `observed`.
     """
-    with observed(settings, manager, ANSWER, clock, pause) as (watcher, job):
+    with observed(settings, manager, ANSWER, clock, pause, added) as (watcher, job):
         node = node_called(word, job, snapshot_of(job, settings).missing)
         with _lifelines([node]) as ended:
             again = node.key in (job.state or State()).draining
@@ -76,10 +78,11 @@ def stop(
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
     deadline: Duration | None = None,
+    added: Mapping[str, object] | None = None,
 ) -> None:
     """Ask all nodes to leave the job, and wait until they have left. For the arguments and errors, see `drain`. Also
     raises RendezvousConnectionError if the store stops while it is not known that all nodes have left."""
-    with observed(settings, manager, ANSWER, clock, pause) as (watcher, job):
+    with observed(settings, manager, ANSWER, clock, pause, added) as (watcher, job):
         before = job.state or State()
         nodes, missing = alive(job.roster, before), snapshot_of(job, settings).missing
         if before.closed and not nodes:

@@ -187,8 +187,10 @@ def observed(
     timeout: Duration,
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
+    added: Mapping[str, object] | None = None,
 ) -> Iterator[tuple[Watcher, JobObservation]]:
     """Yield a watcher for the job and the watcher's first observation. The store may take `timeout` seconds to answer.
+    For `added`, see `opened`.
 
     Raises:
         NotFoundError: no job with this id has used this endpoint.
@@ -196,7 +198,7 @@ def observed(
         RendezvousStateError: the job's data cannot be read.
         ConfigurationError: the backend, its options or the secret file cannot be used.
     """
-    with opened(settings, manager, timeout) as (backend, seal, params):
+    with opened(settings, manager, timeout, added) as (backend, seal, params):
         watcher = Watcher(backend, clock or SystemClock(), pause or threading.Event().wait, seal)
         begun = watcher.clock.now()
         empty = JobObservation(begun, begun, Observation.of(settings_of(params)))

@@ -15,7 +15,7 @@ from elastic_core.rendezvous.roster import alive, is_ready
 from elastic_core.text import counted, in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from elastic_core.clock import Clock, Duration
     from elastic_core.config import Settings
@@ -187,9 +187,10 @@ def status(
     timeout: Duration,
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
+    added: Mapping[str, object] | None = None,
 ) -> Snapshot:
     """Observe the job and return a snapshot of it. For the arguments and errors, see `observed`."""
-    with observed(settings, manager, timeout, clock, pause) as (watcher, job):
+    with observed(settings, manager, timeout, clock, pause, added) as (watcher, job):
         return snapshot_of(job, settings, tuple(watcher.backend.store_members()))
 
 

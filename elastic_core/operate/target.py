@@ -10,7 +10,8 @@ from elastic_core.config import SPECS, Settings
 from elastic_core.config.resolve import resolved, with_backend
 from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.hooks.records import Context, RendezvousBackendRecord
+from elastic_core.hooks.calls import Contexts
+from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.hooks.selection import backend_selection
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.rendezvous.seal import seal_of
@@ -49,12 +50,12 @@ def settings_of_job(values: Mapping[str, Any], manager: PluginManager) -> Settin
 
 @contextlib.contextmanager
 def opened(
-    settings: Settings, manager: PluginManager, patience: Duration
+    settings: Settings, manager: PluginManager, patience: Duration, added: Mapping[str, object] | None = None
 ) -> Iterator[tuple[RosterBackend, HmacSeal, RendezvousParameters]]:
     """Open the job's backend, and close it on exit. Yields the backend, the seal for its values, and its parameters.
 
-    Connecting may take up to `patience` seconds. As on the nodes, a backend that has only `get_state` and `set_state`
-    is wrapped in one that has a roster.
+    Connecting may take up to `patience` seconds. `added` contains the values of the options that plugins added. As on
+    the nodes, a backend that has only `get_state` and `set_state` is wrapped in one that has a roster.
 
     Raises:
         ConfigurationError: the backend is not installed or cannot be observed from outside, an option is invalid, or
@@ -70,7 +71,8 @@ def opened(
     config = {**chosen.options, "join_timeout": patience}
     params = RendezvousParameters(name, settings.rdzv_endpoint, settings.rdzv_id or "", 1, 1).having(config)
     seal = seal_of(params)
-    made = open_backend(Context(params.run_id, params.config), params)
+    context = Contexts(manager, settings, added).of_record(chosen.provided.source, params.config)
+    made = open_backend(context, params)
     backend = with_roster(made, SystemClock(), observes=True, seal=seal)
     try:
         yield backend, seal, params

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from elastic_testing import FakeClock
 
+from elastic_core import cli
 from elastic_core.config import Sources, read_command
 from elastic_core.errors import ConfigurationError, NotFoundError, RendezvousConnectionError
 from elastic_core.hooks.manager import PluginManager
@@ -117,3 +118,35 @@ def test_backend_supplies_the_default_endpoint(plugins):
         assert settings_of_job({**given, "rdzv_endpoint": written}, plugins(usual)).rdzv_endpoint == meant
     with pytest.raises(ConfigurationError, match="--rdzv-endpoint: this command requires --rdzv-endpoint=HOST:PORT"):
         settings_of_job({**given, "rdzv_endpoint": ""}, plugins(RendezvousBackendRecord("toy", "a test", print)))
+
+
+ASKS_FOR_A_PASSWORD = """
+from elastic_core.plugin import ConfigurationError, Option, Problem, RendezvousBackendRecord, hookimpl
+
+
+def observe(context, params):
+    context.log.warning("observed")
+    found = context.options["toy-password"], context.options["volume"], context.settings["rdzv_id"]
+    raise ConfigurationError(Problem("toy", f"found {found}"))
+
+
+@hookimpl
+def elastic_add_options():
+    return [Option("toy-password", str, None, "the password")]
+
+
+@hookimpl
+def elastic_rendezvous_backends():
+    return [RendezvousBackendRecord("toy", "a test", print, (Option("volume", int, 3, ""),), open_backend=observe)]
+"""
+
+
+@pytest.mark.parametrize("words", [["status"], ["drain", "node7"], ["stop"]])
+def test_backend_gets_the_context_that_it_gets_in_a_run(put_on_path, monkeypatch, tmp_path, capsys, words):
+    put_on_path("toys", {"elastic": ["toy = toys_plugin"]}, {"toys_plugin": ASKS_FOR_A_PASSWORD})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ELASTIC_TOY_PASSWORD", "open sesame")
+    assert cli.main([*words, "--rdzv-backend=toy", "--rdzv-endpoint=here:1", "--rdzv-id=job"]) == 2
+    output = capsys.readouterr().err
+    assert "toy: found ('open sesame', 3, 'job')" in output
+    assert "plugin=toy" in output

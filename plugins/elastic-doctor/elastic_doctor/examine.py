@@ -189,12 +189,12 @@ class Examination:
             if served:
                 yield note(Check.STORE, "no server was running, so this doctor hosted the store for its checks")
             patience = self.options.peers_timeout if self.options.peers else self.options.timeout
-            with opened(self.settings, self.manager, patience) as (backend, *_):
+            with opened(self.settings, self.manager, patience, self.added) as (backend, *_):
                 found = within(patience + GRACE, lambda: asked(backend, self.clock), self.settings.rdzv_endpoint)
                 yield from judged_store(found, run_id)
             if self.options.peers:
                 meeting = replace(self.settings, rdzv_id=f"{run_id}.doctor")
-                with opened(meeting, self.manager, patience) as (backend, seal, _):
+                with opened(meeting, self.manager, patience, self.added) as (backend, seal, _):
                     try:
                         yield from self._peers(backend, around, versions)
                     except RendezvousConnectionError:
@@ -205,7 +205,7 @@ class Examination:
     def _broken(self) -> Finding | None:
         """Return a fault of the backend that occurs even without a running store, such as a missing library."""
         try:
-            with opened(self.settings, self.manager, self.options.timeout):
+            with opened(self.settings, self.manager, self.options.timeout, self.added):
                 return None
         except ConfigurationError as error:
             return _refused(error)
