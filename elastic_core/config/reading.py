@@ -125,7 +125,7 @@ class Sources:
             for name, value in values.items():
                 if name in higher:
                     continue
-                if (winner := _winner(name, value, higher, specs)) is None:
+                if (winner := _winner(name, value, higher)) is None:
                     found[name] = value
                 else:
                     left_out.append(Problem(value.origin, f"overridden by {winner.origin}"))
@@ -136,29 +136,31 @@ class Sources:
 
 _OVERRIDES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("nnodes", "rdzv_backend", "rdzv_endpoint", "master_addr"), ("standalone",)),
-    "standalone": ("nnodes",),
+    "standalone": ("nnodes", "node_rank"),
+    "default nnodes": ("node_rank",),
+    "health_port": ("default health",),
     "module": ("no_python", "run_path"),
     "no_python": ("module", "run_path"),
     "warm_start": ("worker_starter", "worker_starter_conf"),
     "worker_starter": ("warm_start",),
 }
 """For each setting, the settings that it contradicts. It overrides them if they are from a source with lower
-precedence."""
+precedence. `default` before a name means the default as an explicit value, such as `--nnodes=1`."""
 
 
-def _winner(name: str, value: RawValue, higher: Mapping[str, RawValue], specs: Mapping[str, Spec]) -> RawValue | None:
+def _winner(name: str, value: RawValue, higher: Mapping[str, RawValue]) -> RawValue | None:
     """Return the value from a source with higher precedence that contradicts this one, or None."""
-    against = [it for it, others in _OVERRIDES.items() if name in others and it in higher]
-    if not against or not _is_set(specs[name], value):
-        return None
-    return next((higher[it] for it in against if _is_set(specs[it], higher[it])), None)
+    label = _label(name, value)
+    return next((found for other, found in higher.items() if label in _OVERRIDES.get(_label(other, found), ())), None)
 
 
-def _is_set(spec: Spec, value: RawValue) -> bool:
+def _label(name: str, value: RawValue) -> str:
+    """Return the setting's name as in `_OVERRIDES`."""
     try:
-        return bool(spec.parse(value.raw) != spec.default)
+        is_default = name in SPECS and SPECS[name].parse(value.raw) == SPECS[name].default
     except ValueError:
-        return True
+        is_default = False
+    return f"default {name}" if is_default else name
 
 
 BEFORE_PLUGINS = {name: SPECS[name] for name in ("plugins", "config")}

@@ -37,7 +37,7 @@ def test_backend_endpoint_and_run_id_follow_the_flags(config_reader, line, expec
     ("line", "environ", "origins"),
     [
         ("--standalone --nnodes 2", {}, {"--standalone"}),
-        ("--standalone", {"PET_NODE_RANK": "1"}, {"PET_NODE_RANK"}),
+        ("", {"PET_NODE_RANK": "1"}, {"PET_NODE_RANK"}),
         ("--nnodes 1:2 --rdzv-id j --master-addr head", {}, {"--rdzv-endpoint"}),
         ("--nnodes 1:2", {}, {"--rdzv-endpoint", "--rdzv-id"}),
         ("--nnodes 2 --rdzv-backend etcd", {}, {"--rdzv-id"}),

@@ -42,6 +42,9 @@ def test_flags_precede_variables_config_file_and_defaults(config_reader, rung):
         ("module = true", "--no-python true", "module", False),
         ("warm_start = true", "--worker-starter=subprocess train.py", "warm_start", False),
         ("worker_starter = 'subprocess'", "--warm-start train.py", "worker_starter", None),
+        ("nnodes = 2\nnode_rank = 1", "--nnodes=1 train.py", "node_rank", None),
+        ("nnodes = 2\nnode_rank = 1", "--standalone train.py", "node_rank", None),
+        ("health = 'none'", "--health-port=8123 train.py", "health", "http"),
     ],
 )
 def test_setting_overrides_what_contradicts_it_in_another_source(config_reader, file, line, name, expected):
@@ -65,9 +68,9 @@ def test_overridden_value_overrides_nothing(config_reader, file, environ, line, 
 
 
 def test_default_given_explicitly_contradicts_nothing(config_reader):
-    config_reader.write("standalone = true")
-    reading = config_reader.read("--nnodes=1 train.py")
-    assert (reading.settings.standalone, reading.left_out) == (True, [])
+    config_reader.write("standalone = true\nhealth = 'toy'")
+    reading = config_reader.read("--nnodes=1 --health-port=8123 train.py")
+    assert (reading.settings.standalone, reading.settings.health, reading.left_out) == (True, "toy", [])
 
 
 def test_only_the_winning_value_is_parsed(config_reader):
