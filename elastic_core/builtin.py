@@ -22,7 +22,7 @@ from elastic_core.support.sockets import without_brackets
 from elastic_core.text import natural_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from elastic_core.hooks.records import Context
     from elastic_core.interfaces.handler import RendezvousParameters
@@ -156,23 +156,25 @@ class LocalRendezvousHandler(RendezvousHandler):
 
 def create_handler(context: Context, params: RendezvousParameters) -> LocalRendezvousHandler:
     """Create the handler. Raises ConfigurationError if the job allows more than one node or has an endpoint."""
-    problems = []
-    if params.max_nodes > 1:
-        message = (
-            f"the backend 'local' runs single-node jobs only, and --nnodes allows up to {params.max_nodes} nodes; "
-            "use --nnodes=1, or a multi-node backend such as c10d"
-        )
-        problems.append(Problem("--rdzv-backend", message))
-    if params.endpoint:
-        message = (
-            f"the backend 'local' needs no endpoint; remove {params.endpoint!r} (--master-port is the port of the "
-            "workers' store), or choose a backend that uses it, such as c10d"
-        )
-        problems.append(Problem("--rdzv-endpoint", message))
-    if problems:
+    if problems := list(_problems(params.max_nodes, params.endpoint)):
         raise ConfigurationError(*problems)
     address = params.get("master_addr") or params.local_addr or _LOOPBACK
     return LocalRendezvousHandler(params.run_id, without_brackets(address), params.get_as_int("master_port"))
+
+
+def _problems(nodes: int, endpoint: str) -> Iterator[Problem]:
+    if nodes > 1:
+        message = (
+            f"the backend 'local' runs single-node jobs only, and --nnodes allows up to {nodes} nodes; "
+            "use --nnodes=1, or a multi-node backend such as c10d"
+        )
+        yield Problem("--rdzv-backend", message)
+    if endpoint:
+        message = (
+            f"the backend 'local' needs no endpoint; remove {endpoint!r} (--master-port is the port of the "
+            "workers' store), or choose a backend that uses it, such as c10d"
+        )
+        yield Problem("--rdzv-endpoint", message)
 
 
 @hookimpl
@@ -188,6 +190,7 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
                 ),
                 Option("master_port", int, None, "port of the workers' store; by default a free port in each round"),
             ),
+            problems=lambda it: _problems(1 if it.standalone else it.nnodes.max, it.rdzv_endpoint),
         )
     ]
 

@@ -144,6 +144,13 @@ def test_misspelled_backend_table_gets_a_suggestion(capsys, tmp_path, monkeypatc
         assert "consul" not in errors
 
 
+def test_explain_rejects_several_nodes_on_the_local_backend(capsys):
+    assert cli.main(["explain", "--rdzv-backend=local", "--nnodes=2", "--rdzv-id=j", "--rdzv-endpoint=h:1"]) == 2
+    errors = capsys.readouterr().err
+    assert "'local' runs single-node jobs only" in errors
+    assert "'local' needs no endpoint" in errors
+
+
 @pytest.mark.parametrize("starter", [[], ["--worker-starter=no-starter"]])
 def test_explain_shows_settings_and_what_run_would_reject(starter, capsys):
     flags = "--rdzv-backend local --rdzv-conf master_prot=1 --watchdog nonesuch --max-restarts=7 train.py"

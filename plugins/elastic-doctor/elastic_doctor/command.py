@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core import cli
 from elastic_core.compose.plan import without_missing
+from elastic_core.compose.policy import script_entry
 from elastic_core.config.explain import command_help
 from elastic_core.errors import ExitCode
 from elastic_core.operate.commands import own_flag
@@ -32,7 +34,9 @@ def run(context: Context, words: Sequence[str]) -> int:
     cli.warn_left_out(reading.left_out)
     settings = without_missing(reading.settings, manager, reading.origins)
     options = DoctorOptions(**reading.own)
-    findings = Examination(settings, manager, options, reading.added).findings()
+    script = reading.script
+    work = script_entry(settings, script, reading.script_args, os.environ).work if script else None
+    findings = Examination(settings, manager, options, reading.added, work=work).findings()
     report = (socket.gethostname(), settings, findings)
     cli.show(cli.to_json(finding.as_dict(*report)) if options.json else finding.as_text(*report))
     return finding.exit_code_of(findings)
@@ -90,8 +94,8 @@ usage: elastic doctor [flags] [flags of elastic run] [script]
 
 Checks whether a run with the same flags, variables and config file would work on this machine:
 plugins, versions, limits, torch, names and addresses, and the connection to the store. It starts no
-workers, changes nothing, and ignores the script. For each problem, it suggests a remedy. For the
-flags of elastic run, see elastic run --help.
+workers, changes nothing, and does not run the script. For each problem, it suggests a remedy. For
+the flags of elastic run, see elastic run --help.
 """,
         DOCTOR,
         "elastic doctor --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py",

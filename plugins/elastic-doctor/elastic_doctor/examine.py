@@ -47,7 +47,15 @@ if TYPE_CHECKING:
 
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.health import HealthCheck
-    from elastic_core.plugin import Clock, Duration, RendezvousBackend, RendezvousBackendRecord, RosterBackend, Settings
+    from elastic_core.plugin import (
+        Clock,
+        Duration,
+        RendezvousBackend,
+        RendezvousBackendRecord,
+        RosterBackend,
+        Settings,
+        Work,
+    )
     from elastic_core.rendezvous.model import State
     from elastic_core.rendezvous.seal import HmacSeal
     from elastic_doctor.command import DoctorOptions
@@ -67,6 +75,7 @@ class Examination:
     Args:
         added: the values of the options that plugins have added.
         ask_torch: see `machine.probed_torch`.
+        work: the script that the workers would run, if one was given.
     """
 
     settings: Settings
@@ -75,6 +84,7 @@ class Examination:
     added: Mapping[str, object] = field(default_factory=dict)
     clock: Clock = field(default_factory=SystemClock)
     ask_torch: Callable[[str, Duration], machine.Torch] = machine.probed_torch
+    work: Work | None = None
 
     def findings(self) -> tuple[Finding, ...]:
         """Return the findings, in the order of the report. The checks take at most a small multiple of
@@ -129,6 +139,8 @@ class Examination:
             plan.made_rank_policy,
             lambda: notice_sources(self.manager, plan.contexts, lambda seconds: False),
         ]
+        if (work := self.work) is not None:
+            makers.append(lambda: getattr(plan.start_with(work), "close", bool)())
         for make in makers:
             try:
                 make()

@@ -73,12 +73,13 @@ def test_plugin_allowlist_does_not_block_the_doctor(capsys, tmp_path, monkeypatc
         ["--notices=nowhere"],
         ["--notices=http"],  # requires a URL
         ["--health=http", "--health-port=0", "--health-conf=token_file=/no/such/file"],
+        ["--worker-starter=spawn"],  # runs only functions
     ],
 )
 def test_doctor_reports_what_a_run_would_refuse(capsys, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["run", *words, "--no-python", "true"]) == 2
     (refused, *_) = reversed(capsys.readouterr().err.splitlines())
-    assert cli.main(["doctor", "--json", *words]) == 2
+    assert cli.main(["doctor", "--json", *words, "--no-python", "true"]) == 2
     faults = [item["message"] for item in json.loads(capsys.readouterr().out)["findings"] if item["level"] == "fault"]
     assert [f"elastic: {fault}" for fault in faults] == [refused]
