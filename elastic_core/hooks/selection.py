@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from elastic_core.errors import ConfigurationError, ElasticError, PluginError, Problem, described_error
 from elastic_core.hooks.discovery import CORE, DISABLE_VARIABLE, Source
-from elastic_core.hooks.records import OURS, RendezvousBackendRecord
+from elastic_core.hooks.records import OURS, CommandRecord, RendezvousBackendRecord
 from elastic_core.parsing import find_option, needed, type_options
 from elastic_core.text import normalised
 
@@ -91,6 +91,8 @@ def attributed(record: R, source: Source) -> Provided[R]:
         made = record.factory(*args, **options)
         if missing := [name for name in record.made if not hasattr(made, name)]:
             raise TypeError(f"its factory must return an object with {missing[0]}(), but returned {made!r}")
+        if isinstance(record, CommandRecord) and not (made is None or (isinstance(made, int) and made in range(256))):
+            raise TypeError(f"its factory must return None or an exit code from 0 to 255, but returned {made!r}")
         return made
 
     calls = {field.name: getattr(record, field.name) for field in fields(record)} | {"factory": make}

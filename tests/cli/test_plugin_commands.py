@@ -34,6 +34,10 @@ def breaks(context, operands):
     raise ZeroDivisionError("a bug in the plugin")
 
 
+def returns(context, operands):
+    return {"large": 300, "text": "9"}[operands[0]]
+
+
 @hookimpl
 def elastic_add_options():
     return [Option("team", str, "blue", "who asks")]
@@ -47,6 +51,7 @@ def elastic_commands():
         CommandRecord("forget", "forget a job", forget, options, ("lose",), settings, ("RUN_ID",)),
         CommandRecord("parses", "read words", parses, None),
         CommandRecord("breaks", "break", breaks),
+        CommandRecord("returns", "return a value", returns, operands=("WHICH",)),
         CommandRecord("misnamed", "use an unknown setting", breaks, (), (), ("rdzv_endpont",)),
     ]
 """
@@ -97,6 +102,8 @@ def test_plugin_command_appears_in_help(installed, capsys):
         (["forget", "--how-often=0", "job7"], "--how-often: "),
         (["misnamed"], "the plugin's command 'misnamed' asks for unknown settings: rdzv_endpont"),
         (["forgt", "job7"], "did you mean 'forget'?"),
+        (["returns", "large"], "its factory must return None or an exit code from 0 to 255, but returned 300"),
+        (["returns", "text"], "the command 'returns' of plugin 'commander' of commander 1.0 failed: TypeError"),
         (["breaks"], "the command 'breaks' of plugin 'commander' of commander 1.0 failed: ZeroDivisionError"),
     ],
 )
