@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from elastic_core import cli, config
 from elastic_core.config.explain import as_word
 from elastic_core.observers import History
+from elastic_core.parsing import join_commas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +29,8 @@ def get_args_parser() -> argparse.ArgumentParser:
             if spec.is_switch:
                 parser.add_argument(*flags, dest=spec.name, action="store_true")
             else:
-                default = None if spec.adds_up else _Default(as_word(spec.default) if spec.default else "")
+                word = as_word(spec.default)
+                default = None if spec.adds_up else _Default("" if word in ("unset", "empty") else word)
                 kind = "append" if spec.adds_up else "store"
                 parser.add_argument(*flags, dest=spec.name, metavar=spec.metavar, default=default, action=kind)
     parser.add_argument("training_script")
@@ -78,7 +80,7 @@ def _words(args: argparse.Namespace) -> list[str]:
         if value is None or value is False or value == "" or isinstance(value, _Default):
             continue
         for part in value if isinstance(value, list | tuple) and spec.adds_up else [value]:
-            text = ",".join(map(str, part)) if isinstance(part, list | tuple) else str(part)
+            text = join_commas(map(str, part)) if isinstance(part, list | tuple) else str(part)
             words.append(spec.flag if part is True else f"{spec.flag}={text}")
     # torch.distributed.launch adds `use_env` to the parser.
     rank = [] if getattr(args, "use_env", True) else ["--local-rank=${local_rank}"]

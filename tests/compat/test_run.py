@@ -36,6 +36,16 @@ def test_flags_are_accepted_in_both_spellings():
     args = run.parse_args(["--nproc-per-node=2", "--max_restarts", "3", "-r3", "-m", "--rdzv-conf=a=1", "script"])
     assert (args.nproc_per_node, args.max_restarts, args.redirects, args.module) == ("2", "3", "3", True)
     assert args.rdzv_conf == ["a=1"]
+    assert run.parse_args(["script"]).max_restarts == "0"
+
+
+def test_comma_in_a_filter_set_by_a_tool_is_kept(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("print('loss, acc')\nprint('loss')")
+    args = run.parse_args(["--standalone", f"--log-dir={tmp_path / 'log'}", str(script)])
+    args.duplicate_stdout_filters = ["loss, acc"]
+    run.run(args)
+    assert (tmp_path / "log/latest/filtered.out").read_text() == "loss, acc\n"
 
 
 def test_values_set_by_a_tool_apply(worker, tmp_path):
