@@ -92,7 +92,7 @@ def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseE
     Raises ConfigurationError before the job starts if the result file is not writable. If writing the file fails after
     the job, the error is only printed."""
     settings = reading.settings
-    _configure_log(settings.log_format, settings.log_level, manager, reading.left_out)
+    configure_log(vars(settings), manager, reading.left_out)
     path = settings.result_file
     if path is None:
         return _error_of(reading, manager, history)
@@ -183,7 +183,7 @@ def serve(argv: Sequence[str]) -> None:
 
     manager, reading = _read_command(SERVE, argv)
     values = reading.values
-    _configure_log(values["log_format"], values["log_level"], manager, reading.left_out)
+    configure_log(values, manager, reading.left_out)
     backend, endpoint = values["rdzv_backend"] or compat.BACKEND, serving.serving_endpoint(values["rdzv_endpoint"])
     serving.serve(serving.server_of(backend, endpoint, max(values["nnodes"].max, ROOM), manager))
 
@@ -240,7 +240,7 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
     command = config.command_of(record, added)
     reading = _read_or_help(command, sources, manager)
     _expect_guessed(allowed, reading.values["plugins"])
-    _configure_log(reading.values["log_format"], reading.values["log_level"], manager, reading.left_out)
+    configure_log(reading.values, manager, reading.left_out)
     options = {option.name: reading.values[option.name.replace("-", "_")] for option in (*added, *record.options)}
     settings = MappingProxyType({name: reading.values[name] for name in record.settings})
     context = Contexts(manager).of_record(provided.source, options)
@@ -368,7 +368,7 @@ def _read_for_job(command: Command, argv: Sequence[str]) -> tuple[PluginManager,
     from elastic_core.operate.target import settings_of_job
 
     manager, reading = _read_command(command, argv)
-    warn_left_out(reading.left_out)
+    configure_log(reading.values, manager, reading.left_out)
     return manager, reading, settings_of_job(reading.values, manager)
 
 
@@ -381,16 +381,11 @@ def _read_or_help(command: Command, sources: Sources, manager: PluginManager) ->
     return config.read_command(command, sources, manager.added_options(), manager.backend_named)
 
 
-def warn_left_out(left_out: Sequence[Problem]) -> None:
-    """Warn on stderr about files and variables that were ignored."""
-    for problem in left_out:
-        _complain(f"elastic: left out: {problem}")
-
-
-def _configure_log(log_format: str, level: str, manager: PluginManager, left_out: Sequence[Problem]) -> None:
+def configure_log(values: Mapping[str, Any], manager: PluginManager, left_out: Sequence[Problem]) -> None:
+    """Configure the log with the settings in `values`, and log what was ignored and which plugins failed to load."""
     from elastic_core import log
 
-    log.configure(log_format, level)
+    log.configure(values["log_format"], values["log_level"])
     logger = log.get_logger()
     for problem in left_out:
         logger.warning("setting ignored", origin=problem.origin, reason=problem.message)

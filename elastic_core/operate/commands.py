@@ -30,6 +30,8 @@ _JOB = {
     "rdzv_secret_file": "file with the job's signing secret; required to read a signed job",
 }
 
+_LOG = {"log_format": "format of the log on stderr", "log_level": "minimum level of log messages"}
+
 
 def own_flag(name: str, parse: Any, default: object, about: str, metavar: str = "", unit: str = "") -> Spec:
     """Return the spec of a flag that only one command has. `about` is the help text."""
@@ -47,7 +49,7 @@ Shows a running job without joining or changing it: the round, its members and t
 waiting and missing nodes, and why the last round ended. To see every node's heartbeat, the command
 watches the job for slightly longer than the heartbeat interval, or longer if a heartbeat is late.
 """,
-    _JOB,
+    {**_JOB, **_LOG},
     (
         _JSON,
         own_flag("timeout", seconds(above=0), ANSWER, "how long to wait for the store to answer", "S", "seconds"),
@@ -85,7 +87,7 @@ agent exits with code 9 (code 0 if none of its workers has run, or if all have s
 nodes continue without it. NODE is a node's id, or a host name or rank that matches exactly one
 node.
 """,
-    _JOB,
+    {**_JOB, **_LOG},
     (_DEADLINE, _patience("node")),
     ("NODE",),
     example="elastic drain node3 --rdzv-endpoint node0:29400 --rdzv-id job7",
@@ -107,7 +109,7 @@ elastic_core.should_stop save a checkpoint after the same step; other workers ge
 exits with code 9 (code 0 if none of its workers has run, or if all have succeeded). To continue the
 job, run its elastic run command again.
 """,
-    _JOB,
+    {**_JOB, **_LOG},
     (_DEADLINE, _patience("nodes")),
     example="elastic stop --rdzv-endpoint node0:29400 --rdzv-id job7",
     codes={
@@ -130,8 +132,7 @@ receives SIGTERM or SIGINT.
         "rdzv_backend": f"backend whose store is served; by default {compat.BACKEND}",
         "rdzv_endpoint": "address to serve on; without a host, all addresses of this machine",
         "nnodes": f"number of nodes that the store must support; values below {ROOM} are raised to {ROOM}",
-        "log_format": "format of the log on stderr",
-        "log_level": "minimum level of log messages",
+        **_LOG,
     },
     example="elastic serve --rdzv-endpoint :29400",
     codes={

@@ -65,7 +65,7 @@ def test_foreign_config_file_is_ignored(job, shared, precious):
     assert [entry["origin"] for entry in as_json["left_out"]] == [str(shared / "elastic.toml")]
     where = ("--rdzv-endpoint=127.0.0.1:1", "--rdzv-id=x", "--rdzv-conf=connect_timeout=1")
     for command in (("status", *where), ("doctor",)):
-        assert "left out: " in job.finish(job.start(*command)).err
+        assert "setting ignored: " in job.finish(job.start(*command)).err
 
 
 def test_foreign_pyproject_is_ignored_and_search_continues(job, shared):

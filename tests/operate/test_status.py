@@ -126,7 +126,7 @@ from elastic_core.plugin import ConfigurationError, Option, Problem, RendezvousB
 
 def observe(context, params):
     context.log.warning("observed")
-    found = context.options["toy-password"], context.options["volume"], context.settings["rdzv_id"]
+    found = context.options["toy-password"].title(), context.options["volume"], context.settings["rdzv_id"]
     raise ConfigurationError(Problem("toy", f"found {found}"))
 
 
@@ -142,11 +142,15 @@ def elastic_rendezvous_backends():
 
 
 @pytest.mark.parametrize("words", [["status"], ["drain", "node7"], ["stop"]])
-def test_backend_gets_the_context_that_it_gets_in_a_run(put_on_path, monkeypatch, tmp_path, capsys, words):
+def test_backend_gets_context_and_log_as_in_a_run(put_on_path, monkeypatch, tmp_path, capsys, words):
     put_on_path("toys", {"elastic": ["toy = toys_plugin"]}, {"toys_plugin": ASKS_FOR_A_PASSWORD})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ELASTIC_TOY_PASSWORD", "open sesame")
     assert cli.main([*words, "--rdzv-backend=toy", "--rdzv-endpoint=here:1", "--rdzv-id=job"]) == 2
     output = capsys.readouterr().err
-    assert "toy: found ('open sesame', 3, 'job')" in output
+    assert "toy: found ('Open Sesame', 3, 'job')" in output
     assert "plugin=toy" in output
+    assert "Traceback" not in output
+    monkeypatch.delenv("ELASTIC_TOY_PASSWORD")
+    assert cli.main([*words, "--log-level=debug", "--rdzv-backend=toy", "--rdzv-endpoint=here:1", "--rdzv-id=job"]) == 2
+    assert "Traceback" in capsys.readouterr().err

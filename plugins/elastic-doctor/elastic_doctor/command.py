@@ -31,7 +31,7 @@ def run(context: Context, words: Sequence[str]) -> int:
     manager, reading = cli.read_like_run(
         words, doctor_help, DOCTOR, "elastic-doctor", new_run_id=lambda: "doctor", require_script=False
     )
-    cli.warn_left_out(reading.left_out)
+    cli.configure_log(vars(reading.settings), manager, reading.left_out)
     settings = without_missing(reading.settings, manager, reading.origins)
     options = DoctorOptions(**reading.own)
     script = reading.script
