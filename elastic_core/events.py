@@ -127,9 +127,9 @@ class FileHandler:
 
     def __init__(self, path: str) -> None:
         try:
-            self._file = open(open_to_append(Path(path)), "w", buffering=1)  # noqa: SIM115 - open until `close`
-        except OSError as error:
-            problem = f"cannot write to the file {path!r}: {error.strerror}; choose another"
+            self._file = open(open_to_append(Path(path).expanduser()), "w", buffering=1)  # noqa: SIM115 - open until `close`
+        except (OSError, RuntimeError) as error:  # RuntimeError: the home directory of an unknown user
+            problem = f"cannot write to the file {path!r}: {getattr(error, 'strerror', error)}; choose another"
             raise ConfigurationError(Problem("--event-log-handler", problem)) from error
         self._path, self._failed = path, False
 
@@ -176,8 +176,8 @@ def is_known(name: str) -> bool:
 
 
 def open_handler(name: str) -> EventHandler:
-    """Return the handler for a name that `is_known` accepts. `file:PATH` opens the file. If the handler has a `close`
-    method, the caller must call it after the last event.
+    """Return the handler for a name that `is_known` accepts. `file:PATH` opens the file, and returns a `FileHandler`,
+    which the caller must close after the last event.
 
     Raises:
         ConfigurationError: the file cannot be written.

@@ -96,6 +96,16 @@ def test_handler_error_is_logged_and_not_raised(name):
     assert (line["event"], line["name"], line["destination"]) == ("event lost", "started", name)
 
 
+def test_event_file_may_be_in_the_home_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    handler = events.open_handler("file:~/events")
+    handler(EVENT)
+    handler.close()
+    assert (tmp_path / "events").read_text() == EVENT.serialize() + "\n"
+    with pytest.raises(ConfigurationError, match="--event-log-handler: cannot write to the file '~nobody-here/events'"):
+        events.open_handler("file:~nobody-here/events")
+
+
 def test_full_event_file_is_reported_once_until_it_recovers(tmp_path, capsys):
     handler = events.open_handler(f"file:{tmp_path / 'events'}")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -17,7 +17,8 @@ _FOUND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def read_secret(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of a secret file, without the trailing newlines that editors and `echo` add.
+    """Return the content of a secret file, without the trailing newlines that editors and `echo` add. In the path, `~`
+    stands for the home directory.
 
     A file that belongs to this user must be readable by this user alone, as with ssh keys. If the file belongs to root,
     a group may also read it, because Kubernetes sets this up for a pod's `fsGroup`.
@@ -36,14 +37,14 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
     """
     shown = os.fspath(path)
     try:
-        found = _find(Path(path).absolute())
+        found = _find(Path(path).expanduser().absolute())
         try:
             _expect_private(found, shown)
             content = _content(found)
         finally:
             os.close(found)
-    except OSError as error:
-        raise ValueError(f"cannot read the secret file {shown}: {error.strerror}") from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: the home directory of an unknown user
+        raise ValueError(f"cannot read the secret file {shown}: {getattr(error, 'strerror', error)}") from None
     if len(content) > MOST_BYTES:
         raise ValueError(f"expected a secret of at most {MOST_BYTES} bytes, but {shown} is larger; use another file")
     if not (secret := content.rstrip(b"\r\n")):

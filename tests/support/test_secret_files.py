@@ -30,6 +30,15 @@ except ValueError as error:
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can create files of other users")
 
 
+def test_secret_may_be_in_the_home_directory(tmp_path, monkeypatch):
+    (tmp_path / "secret").touch(0o600)
+    (tmp_path / "secret").write_bytes(b"open sesame\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read_secret("~/secret") == b"open sesame"
+    with pytest.raises(ValueError, match="cannot read the secret file ~nobody-here/secret: "):
+        read_secret("~nobody-here/secret")
+
+
 @pytest.fixture
 def place():
     """A folder that every user can read but only its owner can write to."""
