@@ -7,7 +7,7 @@ affected.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
@@ -118,7 +118,11 @@ class PluginManager:
         for derived in (self._backends_of_stores(), self._backends_of_torchrun()):
             backends = self.records(RendezvousBackendRecord)
             own = {(item.source.distribution, name) for item in backends for name in names_of(item.record)}
-            self._provided += [item for item in derived if (item.source.distribution, item.record.name) not in own]
+            for item in derived:
+                free = [name for name in names_of(item.record) if (item.source.distribution, name) not in own]
+                if item.record.name in free:
+                    record = replace(item.record, aliases=tuple(free[1:]))
+                    self._provided.append(Provided(record, item.source))
 
     @classmethod
     def load(

@@ -223,6 +223,14 @@ def test_plugins_own_backend_is_preferred(install_plugin):
     assert manager.select(RendezvousBackendRecord, "redis").name == "ours"
 
 
+def test_own_backend_takes_an_alias_of_the_store(install_plugin):
+    source = STORE.replace("shared=", 'aliases=("redis-v2",), shared=') + BACKEND_TOO.replace("{name!r}", '"redis-v2"')
+    manager = load(install_plugin("dist-a", source.format(name="redis", shared=True)))
+    assert manager.select(RendezvousBackendRecord, "redis-v2").name == "ours"
+    assert manager.select(RendezvousBackendRecord, "redis").name == "redis"
+    assert manager.conflicts() == ()
+
+
 def test_store_backend_conflicts_like_any_other(install_plugin, backend_source):
     manager = load(
         install_plugin("dist-a", STORE.format(name="redis", shared=True)),
