@@ -165,8 +165,8 @@ def parts_for(
             observers = (*observers, watchdog_notifier(watchdog, settings.watchdog or "", workers.log_files))
         name = settings.event_log_handler
         handler = events.open_handler(name)
-        if (close := getattr(handler, "close", None)) is not None:
-            stack.callback(_end, f"event handler {name}", close)
+        if name not in events.handler_names() and isinstance(handler, events.FileHandler):
+            stack.callback(_end, f"event handler {name}", handler.close)
         recorders = (EventRecorder(handler, name), MetricRecorder(settings.role, settings.max_restarts))
         observer = CombinedObserver([board, *observers, *recorders, notifier(manager, plan.contexts)])
 

@@ -18,6 +18,7 @@ from launching import config, python
 
 from elastic_core import ChildFailedError, SignalException, elastic_launch, launch_agent
 from elastic_core.errors import ConfigurationError
+from elastic_core.events import register_handler
 from elastic_core.interfaces.health import HealthCheckServer
 
 pytestmark = pytest.mark.integration
@@ -93,6 +94,21 @@ def test_command_runs(tmp_path):
     command = f"echo $RANK $WORLD_SIZE $ROLE_NAME $0 > {seen}"
     assert elastic_launch(config(role="actor"), "sh")("-c", command, 5) == {0: None}
     assert seen.read_text().split() == ["0", "1", "actor", "5"]
+
+
+def test_launch_leaves_a_registered_event_handler_open(work, tmp_path):
+    class Handler(list):
+        def __call__(self, event):
+            self.append(event.name)
+
+        def close(self):
+            self.append("closed")
+
+    handler = Handler()
+    register_handler(str(tmp_path), handler)
+    launch_agent(config(event_log_handler=str(tmp_path)), work.square, [7])
+    assert handler
+    assert "closed" not in handler
 
 
 def test_launch_works_outside_the_main_thread(work):
