@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 
 _ALIASES = {alias for spec in SPECS.values() for alias in spec.aliases}
-RESERVED: frozenset[str] = frozenset({*SPECS, *_ALIASES, "help", "json", "disable_plugins", RENDEZVOUS})
+_OF_COMMANDS = ("help", "json", "timeout", "deadline", "expect_store", "peers", "peers_timeout")
+RESERVED: frozenset[str] = frozenset({*SPECS, *_ALIASES, *_OF_COMMANDS, "disable_plugins", RENDEZVOUS})
 """Names that a plugin's option must not use: the names of our settings, keys, flags and variables."""
 
 

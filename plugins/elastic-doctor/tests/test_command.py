@@ -10,6 +10,7 @@ from elastic_doctor.command import DOCTOR, DoctorOptions
 
 from elastic_core import cli, config
 from elastic_core.errors import ConfigurationError
+from elastic_core.operate.commands import DRAIN, STATUS, STOP
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +45,11 @@ def test_doctor_flags_are_not_variables_and_not_run_flags(read, tmp_path):
     assert DoctorOptions(**read(environ={"ELASTIC_PEERS": "2"}).own).peers == 0
     with pytest.raises(ConfigurationError, match="--peers"):
         config.read(config.Sources(["--peers=2"], {}, tmp_path), require_script=False)
+
+
+def test_plugins_cannot_add_options_named_like_flags_of_commands():
+    specs = (*DOCTOR, *STATUS.own, *DRAIN.own, *STOP.own)
+    assert {spec.name for spec in specs} <= config.RESERVED
 
 
 def test_all_problems_are_reported_together(read):
