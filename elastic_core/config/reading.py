@@ -243,10 +243,13 @@ def _with_backend_options(
     any of the backend's names. Also returns the backend's record, and the problems by setting."""
     backend = settings.rdzv_backend
     record = backend_named(backend)
-    names = (backend, record.name, *record.aliases) if record is not None else (backend,)
+    names = dict.fromkeys((backend, record.name, *record.aliases) if record is not None else (backend,))
     tables = [gathered.by_backend[name] for name in names if name in gathered.by_backend]
     if not tables or "rdzv_conf" in gathered.found:
         return settings, origins, record, {}
+    if len(tables) > 1:
+        message = f"{tables[0].origin} contains options for the same backend; merge the tables"
+        return settings, origins, record, {"rdzv_conf": Problem(tables[1].origin, message)}
     options, unreadable = parse_found({"rdzv_conf": tables[0]}, {"rdzv_conf": SPECS["rdzv_conf"]})
     return replace(settings, **options), {**origins, "rdzv_conf": tables[0].origin}, record, unreadable
 

@@ -57,6 +57,14 @@ def test_backend_named_by_an_alias_gets_the_options_under_its_name(config_reader
     assert read.settings.rdzv_conf == {"prefix": "teams/vision"}
 
 
+def test_two_tables_for_one_backend_are_a_problem(config_reader):
+    config_reader.write("[rendezvous]\nendpoint = 'h:1'\nid = 'j'\n[rendezvous.toy]\na = 1\n[rendezvous.toy-v2]\nb = 2")
+    toy = RendezvousBackendRecord("toy", "", lambda context, params: None, aliases=("toy-v2",))
+    found = config_reader.problems("--rdzv-backend toy-v2 train.py", backend_named=lambda name: toy)
+    message = "elastic.toml: rendezvous.toy-v2 contains options for the same backend; merge the tables"
+    assert found == {"elastic.toml: rendezvous.toy": message}
+
+
 def test_options_from_a_flag_replace_the_table(config_reader):
     config_reader.write(TABLE)
     reading = config_reader.read("--rdzv-conf last_call_timeout=1 train.py")
