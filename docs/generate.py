@@ -25,7 +25,7 @@ def settings() -> str:
         "# Settings\n",
         _NOTE,
         "If several sources set a value, the first of these wins: flag, variables in the order shown,",
-        "[config file](#config-file), [scheduler](#scheduler), default.\n",
+        "[config file](#config-file), [scheduler](#scheduler), default. `LOGLEVEL` ranks below the config file.\n",
     ]
     for group in GROUPS:
         parts += [f"## {group}\n", "| flag | default | meaning | variables |", "|---|---|---|---|"]
