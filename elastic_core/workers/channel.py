@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import itertools
 import os
 import re
 import select
@@ -324,14 +325,12 @@ class Channel:
         unwritten = self._file.write(data) if self._file else b""
         if unwritten and not self._shows:
             self._shows, self._shown = True, len(text) - len(unwritten)  # the file contains all earlier text
-        lines, end = [], 0
-        for match in _LINE_END.finditer(text, max(before - 1, 0)):  # a terminator may begin there
-            lines.append(bytes(text[end : match.end()]))
-            end = match.end()
-        if len(text) - end > _LONGEST_LINE:
-            lines.append(bytes(text[end:]))
-            end = len(text)
-        del text[:end]
+        ends = [0, *(match.end() for match in _LINE_END.finditer(text, max(before - 1, 0)))]  # one may begin there
+        if len(text) - ends[-1] > _LONGEST_LINE:
+            ends.append(len(text))
+        whole = bytes(text[: ends[-1]])
+        lines = [whole[begin:end] for begin, end in itertools.pairwise(ends)]
+        del text[: ends[-1]]
         self._show(lines)
         if lines and lines[-1].endswith(b"\r") and self.unfinished:
             self.show_unfinished()  # the new state of a progress bar
