@@ -18,7 +18,7 @@ BEAT = f"sys.path.insert(0, {HERE!r}); from elastic_core.watchdog import beat; b
 BURN = "end = time.process_time() + 0.1\nwhile time.process_time() < end: pass"
 LARGE_OUTPUT = """
 import threading
-threading.Thread(target=os.write, args=(2, b"x" * 1_000_000), daemon=True).start()
+threading.Thread(target=os.write, args=(2, b"a line\\n" * 150_000), daemon=True).start()
 """
 BURN_IN_CHILD = f"child = os.fork()\nif child == 0:\n    exec({BURN!r}); os._exit(0)\nos.waitpid(child, 0)"
 
