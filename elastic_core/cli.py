@@ -289,14 +289,19 @@ def _leave_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _load_plugins(sources: Sources, allowed: Sequence[str] | None, asked: str | None = None) -> PluginManager:
-    """Load the allowed plugins, and those of the distribution `asked`, whose command the user has run."""
+def _load_plugins(
+    sources: Sources, allowed: Sequence[str] | None, asked: str | None = None, own: Sequence[Spec] = ()
+) -> PluginManager:
+    """Load the allowed plugins, and those of the distribution `asked`, whose command the user has run. No plugin can
+    add an option that is named like one of the command's `own` flags."""
     from elastic_core import config
     from elastic_core.hooks.manager import PluginManager
 
     if allowed is not None and asked is not None:
         allowed = (*allowed, asked)
-    return PluginManager.load(sources.environ, reserved=config.RESERVED, allowed=allowed)
+    return PluginManager.load(
+        sources.environ, reserved={*config.RESERVED, *(spec.name for spec in own)}, allowed=allowed
+    )
 
 
 def current_folder() -> Path:
@@ -331,7 +336,7 @@ def read_like_run(
     sources = config.Sources(argv, os.environ, current_folder())
     specs = {**config.SPECS, **{spec.name: spec for spec in own}}
     allowed = sources.allowed_plugins(specs)
-    manager = _load_plugins(sources, allowed, asked)
+    manager = _load_plugins(sources, allowed, asked, own)
     added = manager.added_options()
     if sources.line({**specs, **config.specs_of_options(added)}).help:
         from elastic_core.config.explain import help_text

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _ALIASES = {alias for spec in SPECS.values() for alias in spec.aliases}
-_OF_COMMANDS = ("help", "json", "timeout", "deadline", "expect_store", "peers", "peers_timeout")
+_OF_COMMANDS = ("help", "json", "timeout", "deadline")
 RESERVED: frozenset[str] = frozenset({*SPECS, *_ALIASES, *_OF_COMMANDS, "disable_plugins", RENDEZVOUS})
 """Names that a plugin's option must not use: the names of our settings, keys, flags and variables."""
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from elastic_core.config import Command, Sources, Spec, read_command
+from elastic_core.config import RESERVED, Command, Sources, Spec, read_command
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.records import Option
+from elastic_core.operate.commands import DRAIN, SERVE, STATUS, STOP
 from elastic_core.parsing import parse_boolean, seconds
 
 PAT = Command(
@@ -122,3 +123,7 @@ def test_help_names_every_flag_and_its_variables():
     assert "--rdzv-endpoint HOST[:PORT]\n      where the cats meet (default: unset;" in text
     assert "--rdzv-conf K=V,..\n      options for the backend; may be repeated (default: empty;" in text
     assert "ELASTIC_TIMEOUT" not in text
+
+
+def test_plugins_cannot_add_options_named_like_flags_of_commands():
+    assert {spec.name for command in (STATUS, DRAIN, STOP, SERVE) for spec in command.own} <= RESERVED

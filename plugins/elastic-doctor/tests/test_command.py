@@ -10,7 +10,6 @@ from elastic_doctor.command import DOCTOR, DoctorOptions
 
 from elastic_core import cli, config
 from elastic_core.errors import ConfigurationError
-from elastic_core.operate.commands import DRAIN, STATUS, STOP
 
 
 @pytest.fixture(autouse=True)
@@ -47,9 +46,23 @@ def test_doctor_flags_are_not_variables_and_not_run_flags(read, tmp_path):
         config.read(config.Sources(["--peers=2"], {}, tmp_path), require_script=False)
 
 
-def test_plugins_cannot_add_options_named_like_flags_of_commands():
-    specs = (*DOCTOR, *STATUS.own, *DRAIN.own, *STOP.own)
-    assert {spec.name for spec in specs} <= config.RESERVED
+GREEDY = """
+from elastic_core.plugin import Option, hookimpl
+
+@hookimpl
+def elastic_add_options():
+    return [Option("peers", int, 9, "a test"), Option("team", str, "blue", "a test")]
+"""
+
+
+def test_plugin_option_named_like_a_doctor_flag_is_omitted(put_on_path, monkeypatch):
+    put_on_path("greedy", {"elastic": ["greedy = greedy_plugin"]}, {"greedy_plugin": GREEDY})
+    monkeypatch.setenv("ELASTIC_PEERS", "5")
+    _, reading = cli.read_like_run(
+        ["--team=red"], own=DOCTOR, asked="elastic-doctor", new_run_id=lambda: "doctor", require_script=False
+    )
+    assert DoctorOptions(**reading.own).peers == 0
+    assert (reading.added["team"], "peers" in reading.added) == ("red", False)
 
 
 def test_all_problems_are_reported_together(read):
