@@ -32,7 +32,8 @@ N = TypeVar("N", int, float)
 Parser = Callable[[object], T]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_LONGEST_NAME = 255
+LONGEST_NAME = 255
+"""The maximum number of characters in a name that nodes exchange."""
 
 
 def unexpected(expected: str, found: object) -> ValueError:
@@ -66,8 +67,8 @@ def printable(parse: Parser[str]) -> Parser[str]:
 
     def parse_printable(raw: object) -> str:
         text = parse(raw)
-        if len(text) > _LONGEST_NAME or not text.isprintable():
-            raise unexpected(f"at most {_LONGEST_NAME} printable characters", raw)
+        if len(text) > LONGEST_NAME or not text.isprintable():
+            raise unexpected(f"at most {LONGEST_NAME} printable characters", raw)
         return text
 
     return parse_printable

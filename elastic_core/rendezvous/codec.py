@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from elastic_core.errors import ProcessFailure, RendezvousStateError
 from elastic_core.interfaces.health import StopStatus
+from elastic_core.parsing import LONGEST_NAME
 from elastic_core.rendezvous.model import (
     MOST_REPORTS,
     NOBODY,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 VERSION = 9
 LONGEST_STATE = 16 * 1024 * 1024
 LONGEST_ENTRY = 128 * 1024
-_LONGEST_NAME = 255
 _MOST_UNREACHABLE = 64
 _LONGEST_TEXT = 4096
 _LONGEST_STACK = 8192  # characters; limited because every node in the job reads the stack
@@ -188,8 +188,8 @@ def check_entry(entry: Entry) -> None:
     """Raise ValueError if the entry contains a name or a number that other nodes would reject."""
     for name in _NAMES:
         text = getattr(entry, name)
-        if len(text) > _LONGEST_NAME or not text.isprintable():
-            raise ValueError(f"expected a {name} of at most {_LONGEST_NAME} printable characters, found {text[:60]!r}")
+        if len(text) > LONGEST_NAME or not text.isprintable():
+            raise ValueError(f"expected a {name} of at most {LONGEST_NAME} printable characters, found {text[:60]!r}")
     if not 1 <= entry.local_world_size < 2**31:
         raise ValueError(f"expected at least one worker, found {entry.local_world_size}")
     if not 0 <= entry.port < 2**16 or not 0 <= entry.lifeline < 2**16:
@@ -220,8 +220,8 @@ def _items(values: Any) -> list[Any]:
 
 def _name(value: Any) -> str:
     text: str = _typed(value, str)
-    if len(text) > 2 * _LONGEST_NAME or not text.isprintable():
-        raise ValueError(f"expected at most {2 * _LONGEST_NAME} printable characters, found {_shown(text)}")
+    if len(text) > 2 * LONGEST_NAME or not text.isprintable():
+        raise ValueError(f"expected at most {2 * LONGEST_NAME} printable characters, found {_shown(text)}")
     return text
 
 
@@ -277,7 +277,7 @@ def _dumped(document: Mapping[str, Any]) -> bytes:
 def _fields(failure: ProcessFailure, longest: int) -> dict[str, Any]:
     """Return the fields of the failure, with at most `longest` characters of text in total."""
     shown = {name: getattr(failure, name) for name in _FAILURE_TYPES}
-    shown = {name: value[:_LONGEST_NAME] if isinstance(value, str) else value for name, value in shown.items()}
+    shown = {name: value[:LONGEST_NAME] if isinstance(value, str) else value for name, value in shown.items()}
     share = longest // 4
     tail = [line[: share // _TAIL_LINES] for line in failure.stderr_tail]
     return {**shown, "message": failure.message[-share:], "stack": failure.stack[: 2 * share], "stderr_tail": tail}
