@@ -29,8 +29,8 @@ def get_args_parser() -> argparse.ArgumentParser:
             if spec.is_switch:
                 parser.add_argument(*flags, dest=spec.name, action="store_true")
             else:
-                word = as_word(spec.default)
-                default = None if spec.adds_up else _Default("" if word in ("unset", "empty") else word)
+                word = as_word(spec.default) if spec.default or spec.default == 0 else ""
+                default = None if spec.adds_up else _Default(word)
                 kind = "append" if spec.adds_up else "store"
                 parser.add_argument(*flags, dest=spec.name, metavar=spec.metavar, default=default, action=kind)
     parser.add_argument("training_script")
