@@ -84,16 +84,16 @@ def test_page_follows_changes_and_reconnects(page, view, serve):
 
 
 def test_page_asks_for_the_token(page, serve):
-    server = serve(Options(token="s3cret"))
+    server = serve(Options(token="s3+cret/=="))
     page.open(url(server))
     page.shows("#ask", "Token required")
     assert not page.all("#all")[0].is_displayed()
     page.all("#token")[0].send_keys("wrong\n")
     page.shows("#refused", "Wrong token")
     page.all("#token")[0].clear()
-    page.all("#token")[0].send_keys("s3cret\n")
+    page.all("#token")[0].send_keys("s3+cret/==\n")
     page.shows("#run", "job")
-    page.open(url(server, "#token=s3cret"))
+    page.open(url(server, "#token=s3+cret/=="))
     page.shows("#run", "job")
     assert not page.all("#ask")[0].is_displayed()
 
