@@ -102,8 +102,10 @@ def test_event_file_may_be_in_the_home_directory(tmp_path, monkeypatch):
     handler(EVENT)
     handler.close()
     assert (tmp_path / "events").read_text() == EVENT.serialize() + "\n"
-    with pytest.raises(ConfigurationError, match="--event-log-handler: cannot write to the file '~nobody-here/events'"):
-        events.open_handler("file:~nobody-here/events")
+    with pytest.raises(
+        ConfigurationError, match="--event-log-handler: cannot write to the file '~no-such-user/events'"
+    ):
+        events.open_handler("file:~no-such-user/events")
 
 
 def test_full_event_file_is_reported_once_until_it_recovers(tmp_path, capsys):

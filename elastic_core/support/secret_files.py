@@ -17,8 +17,8 @@ _FOUND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def read_secret(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of a secret file, without the trailing newlines that editors and `echo` add. In the path, `~`
-    stands for the home directory.
+    """Return the content of a secret file, without the trailing newlines that editors and `echo` add. `~` in the path
+    means the home directory.
 
     A file that belongs to this user must be readable by this user alone, as with ssh keys. If the file belongs to root,
     a group may also read it, because Kubernetes sets this up for a pod's `fsGroup`.
