@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
+from contextlib import nullcontext
 
 import psutil
 import pytest
@@ -126,6 +128,26 @@ def test_signals_are_handled_during_the_run(handler, tmp_path):
     assert left.value.sigval is signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
     assert agent.get_worker_group().state is WorkerState.STOPPED
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (["true"], None),
+        (["false"], None),
+        (["sh", "-c", "kill -TERM $PPID; sleep 300"], SignalException),
+        (["/no/program"], ConfigurationError),
+    ],
+    ids=["succeeds", "fails", "is stopped", "cannot start"],
+)
+def test_no_end_of_a_run_leaves_a_process_or_a_folder(command, error, handler, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = set(psutil.Process().children(recursive=True))
+    agent = agent_for(handler, *command, specs=DefaultLogsSpecs(str(tmp_path / "logs"), redirects=Std.ALL))
+    with pytest.raises(error) if error else nullcontext():
+        agent.run()
+    assert set(psutil.Process().children(recursive=True)) == before
+    assert [path.name for path in tmp_path.iterdir()] in ([], ["logs"])
 
 
 def test_closing_an_agent_that_never_ran_leaves_nothing(handler):
