@@ -24,9 +24,10 @@ from elastic_core.errors import ConfigurationError, ElasticError, ExitCode, Prob
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from elastic_core.config import Command, CommandReading, Reading, Settings, Sources, Spec
+    from elastic_core.config import Command, CommandReading, Reading, Sources, Spec
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.observers import History
+    from elastic_core.operate.target import Target
 
 _PATIENCE = 5.0  # how many seconds a message waits for a stalled reader of stderr
 _USAGE = """\
@@ -150,8 +151,8 @@ def status(argv: Sequence[str]) -> None:
     from elastic_core.operate.status import as_dict, as_text
     from elastic_core.operate.status import status as look
 
-    manager, reading, settings = _read_for_job(STATUS, argv)
-    snapshot = look(settings, manager, reading.values["timeout"], added=reading.added)
+    target, reading = _read_for_job(STATUS, argv)
+    snapshot = look(target, reading.values["timeout"])
     show(to_json(as_dict(snapshot)) if reading.values["json"] else as_text(snapshot))
 
 
@@ -160,9 +161,9 @@ def drain(argv: Sequence[str]) -> None:
     from elastic_core.operate.commands import DRAIN
     from elastic_core.operate.drain import drain as take_out
 
-    manager, reading, settings = _read_for_job(DRAIN, argv)
+    target, reading = _read_for_job(DRAIN, argv)
     (node,), own = reading.operands, reading.values
-    take_out(settings, node, manager, own["timeout"], show, deadline=own["deadline"], added=reading.added)
+    take_out(target, node, own["timeout"], show, deadline=own["deadline"])
 
 
 def stop(argv: Sequence[str]) -> None:
@@ -170,9 +171,8 @@ def stop(argv: Sequence[str]) -> None:
     from elastic_core.operate.commands import STOP
     from elastic_core.operate.drain import stop as take_out
 
-    manager, reading, settings = _read_for_job(STOP, argv)
-    own = reading.values
-    take_out(settings, manager, own["timeout"], show, deadline=own["deadline"], added=reading.added)
+    target, reading = _read_for_job(STOP, argv)
+    take_out(target, reading.values["timeout"], show, deadline=reading.values["deadline"])
 
 
 def serve(argv: Sequence[str]) -> None:
@@ -368,13 +368,13 @@ def _read_command(command: Command, argv: Sequence[str]) -> tuple[PluginManager,
     return manager, _read_or_help(command, sources, manager)
 
 
-def _read_for_job(command: Command, argv: Sequence[str]) -> tuple[PluginManager, CommandReading, Settings]:
+def _read_for_job(command: Command, argv: Sequence[str]) -> tuple[Target, CommandReading]:
     """Read a command line as `_read_command` does, and resolve the settings of the job that it names."""
-    from elastic_core.operate.target import settings_of_job
+    from elastic_core.operate.target import Target
 
     manager, reading = _read_command(command, argv)
     configure_log(reading.values, manager, reading.left_out)
-    return manager, reading, settings_of_job(reading.values, manager)
+    return Target.of(reading.values, manager, reading.added), reading
 
 
 def _read_or_help(command: Command, sources: Sources, manager: PluginManager) -> CommandReading:

@@ -25,25 +25,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from elastic_core.clock import Clock, Duration
-    from elastic_core.config import Settings
-    from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.backend import RosterBackend
     from elastic_core.operate.observation import JobObservation, Watcher
+    from elastic_core.operate.target import Target
     from elastic_core.rendezvous.model import Closed, Entry
 
 _MOST_REFUSALS = 64
 
 
 def drain(
-    settings: Settings,
+    target: Target,
     word: str,
-    manager: PluginManager,
     timeout: Duration,
     show: Callable[[str], object],
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
     deadline: Duration | None = None,
-    added: Mapping[str, object] | None = None,
 ) -> None:
     """Ask the node that matches `word` to leave the job, and wait until it has left.
 
@@ -51,14 +48,14 @@ def drain(
         timeout: how many seconds to wait for the node to leave; 0 disables the wait.
         deadline: seconds that the node's workers get before SIGKILL; at most, and by default, the shutdown timeout.
         show: receives lines to print.
-        added: see `opened`.
 
     Raises:
         NotFoundError: there is no such node or no such job.
         RendezvousTimeoutError: the node was asked to leave, but did not leave in time.
         RendezvousConnectionError, RendezvousStateError, ConfigurationError: see `observed`.
     """
-    with observed(settings, manager, ANSWER, clock, pause, added) as (watcher, job):
+    settings = target.settings
+    with observed(target, ANSWER, clock, pause) as (watcher, job):
         node = node_called(word, job, snapshot_of(job, settings).missing)
         with _lifelines([node]) as ended:
             again = node.key in (job.state or State()).draining
@@ -71,18 +68,17 @@ def drain(
 
 
 def stop(
-    settings: Settings,
-    manager: PluginManager,
+    target: Target,
     timeout: Duration,
     show: Callable[[str], object],
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
     deadline: Duration | None = None,
-    added: Mapping[str, object] | None = None,
 ) -> None:
     """Ask all nodes to leave the job, and wait until they have left. For the arguments and errors, see `drain`. Also
     raises RendezvousConnectionError if the store stops while it is not known that all nodes have left."""
-    with observed(settings, manager, ANSWER, clock, pause, added) as (watcher, job):
+    settings = target.settings
+    with observed(target, ANSWER, clock, pause) as (watcher, job):
         before = job.state or State()
         nodes, missing = alive(job.roster, before), snapshot_of(job, settings).missing
         if before.closed and not nodes:

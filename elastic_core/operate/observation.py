@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousStateError
-from elastic_core.operate.target import opened
 from elastic_core.rendezvous.codec import decoded_entry, decoded_state
 from elastic_core.rendezvous.model import State
 from elastic_core.rendezvous.roster import Observation, ObservedEntry, Registration, is_ready
@@ -24,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from elastic_core.clock import Clock, Duration, Instant
-    from elastic_core.config import Settings
-    from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.backend import Announced, RosterBackend
+    from elastic_core.operate.target import Target
     from elastic_core.rendezvous.model import Entry
     from elastic_core.rendezvous.roster import Roster
     from elastic_core.rendezvous.seal import HmacSeal
@@ -182,15 +180,12 @@ class Watcher:
 
 @contextlib.contextmanager
 def observed(
-    settings: Settings,
-    manager: PluginManager,
+    target: Target,
     timeout: Duration,
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
-    added: Mapping[str, object] | None = None,
 ) -> Iterator[tuple[Watcher, JobObservation]]:
     """Yield a watcher for the job and the watcher's first observation. The store may take `timeout` seconds to answer.
-    For `added`, see `opened`.
 
     Raises:
         NotFoundError: no job with this id has used this endpoint.
@@ -198,14 +193,15 @@ def observed(
         RendezvousStateError: the job's data cannot be read.
         ConfigurationError: the backend, its options or the secret file cannot be used.
     """
-    with opened(settings, manager, timeout, added) as (backend, seal, params):
+    settings = target.settings
+    with target.opened(timeout) as (backend, seal, params):
         watcher = Watcher(backend, clock or SystemClock(), pause or threading.Event().wait, seal)
         begun = watcher.clock.now()
         empty = JobObservation(begun, begun, Observation.of(settings_of(params)))
         try:
             job = within(timeout + GRACE, lambda: watcher.look(empty), settings.rdzv_endpoint)
         except RendezvousConnectionError as error:
-            record = manager.backend_named(settings.rdzv_backend)
+            record = target.manager.backend_named(settings.rdzv_backend)
             if record is None or not record.hosted:
                 raise
             message = f"{error}; if the job has ended, so has its store, which the job's nodes host"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
@@ -27,57 +28,58 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.seal import HmacSeal
 
 
-def settings_of_job(values: Mapping[str, Any], manager: PluginManager) -> Settings:
-    """Resolve the job's settings as `elastic run` does. Raises ConfigurationError if the endpoint or id is missing."""
-    given = Settings(**{name: value for name, value in values.items() if name in SPECS})
-    origins = {name: DEFAULT if getattr(given, name) == spec.default else spec.flag for name, spec in SPECS.items()}
-    settings, chosen = with_backend(given, origins, {})
-    settings, _ = resolved(settings, chosen, manager.backend_named(settings.rdzv_backend), lambda: "")
-    problems = []
-    if not settings.rdzv_endpoint:
-        problems.append(
-            Problem(
-                "--rdzv-endpoint",
-                "this command requires --rdzv-endpoint=HOST:PORT; a job that runs without an endpoint cannot be asked",
-            )
-        )
-    if not settings.rdzv_id:
-        problems.append(Problem("--rdzv-id", "this command requires --rdzv-id=ID"))
-    if problems:
-        raise ConfigurationError(*problems)
-    return settings
+@dataclass(frozen=True)
+class Target:
+    """The job on which a command operates. `added` contains the values of the options that plugins added."""
 
+    settings: Settings
+    manager: PluginManager
+    added: Mapping[str, object] = field(default_factory=dict)
 
-@contextlib.contextmanager
-def opened(
-    settings: Settings, manager: PluginManager, patience: Duration, added: Mapping[str, object] | None = None
-) -> Iterator[tuple[RosterBackend, HmacSeal, RendezvousParameters]]:
-    """Open the job's backend, and close it on exit. Yields the backend, the seal for its values, and its parameters.
+    @classmethod
+    def of(cls, values: Mapping[str, Any], manager: PluginManager, added: Mapping[str, object] | None = None) -> Target:
+        """Resolve the job's settings as `elastic run` does. Raises ConfigurationError if the endpoint or id is
+        missing."""
+        given = Settings(**{name: value for name, value in values.items() if name in SPECS})
+        origins = {name: DEFAULT if getattr(given, name) == spec.default else spec.flag for name, spec in SPECS.items()}
+        settings, chosen = with_backend(given, origins, {})
+        settings, _ = resolved(settings, chosen, manager.backend_named(settings.rdzv_backend), lambda: "")
+        problems = []
+        if not settings.rdzv_endpoint:
+            needed = "--rdzv-endpoint=HOST:PORT; a job that runs without an endpoint cannot be asked"
+            problems.append(Problem("--rdzv-endpoint", f"this command requires {needed}"))
+        if not settings.rdzv_id:
+            problems.append(Problem("--rdzv-id", "this command requires --rdzv-id=ID"))
+        if problems:
+            raise ConfigurationError(*problems)
+        return cls(settings, manager, added or {})
 
-    Connecting may take up to `patience` seconds. `added` contains the values of the options that plugins added. As on
-    the nodes, a backend that has only `get_state` and `set_state` is wrapped in one that has a roster.
+    @contextlib.contextmanager
+    def opened(self, patience: Duration) -> Iterator[tuple[RosterBackend, HmacSeal, RendezvousParameters]]:
+        """Open the job's backend, and close it on exit. Yields the backend, the seal for its values, and its
+        parameters. Connecting may take up to `patience` seconds. As on the nodes, a backend that has only `get_state`
+        and `set_state` is wrapped in one that has a roster.
 
-    Raises:
-        ConfigurationError: the backend is not installed or cannot be observed from outside, an option is invalid, or
-            the secret file cannot be used.
-    """
-    chosen, name = backend_selection(settings).choose(manager), settings.rdzv_backend
-    open_backend = chosen.record.open_backend
-    if open_backend is None:
-        able = named_backends(manager, lambda other: other.open_backend is not None)
-        raise ConfigurationError(
-            Problem("--rdzv-backend", f"jobs on the backend {name!r} cannot be observed; supported backends: {able}")
-        )
-    config = {**chosen.options, "join_timeout": patience}
-    params = RendezvousParameters(name, settings.rdzv_endpoint, settings.rdzv_id or "", 1, 1).having(config)
-    seal = seal_of(params)
-    context = Contexts(manager, settings, added).of_record(chosen.provided.source, params.config)
-    made = open_backend(context, params)
-    backend = with_roster(made, SystemClock(), observes=True, seal=seal)
-    try:
-        yield backend, seal, params
-    finally:
-        backend.close()
+        Raises:
+            ConfigurationError: the backend is not installed or cannot be observed from outside, an option is invalid,
+                or the secret file cannot be used.
+        """
+        settings = self.settings
+        chosen, name = backend_selection(settings).choose(self.manager), settings.rdzv_backend
+        open_backend = chosen.record.open_backend
+        if open_backend is None:
+            able = named_backends(self.manager, lambda other: other.open_backend is not None)
+            reason = f"jobs on the backend {name!r} cannot be observed; supported backends: {able}"
+            raise ConfigurationError(Problem("--rdzv-backend", reason))
+        config = {**chosen.options, "join_timeout": patience}
+        params = RendezvousParameters(name, settings.rdzv_endpoint, settings.rdzv_id or "", 1, 1).having(config)
+        seal = seal_of(params)
+        context = Contexts(self.manager, settings, self.added).of_record(chosen.provided.source, params.config)
+        backend = with_roster(open_backend(context, params), SystemClock(), observes=True, seal=seal)
+        try:
+            yield backend, seal, params
+        finally:
+            backend.close()
 
 
 def named_backends(manager: PluginManager, is_able: Callable[[RendezvousBackendRecord], bool]) -> str:

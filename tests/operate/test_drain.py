@@ -13,6 +13,7 @@ from elastic_core.errors import NotFoundError, RendezvousConnectionError, Rendez
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.operate import drain as draining
 from elastic_core.operate.drain import ask, departure, drain, node_called, stop
+from elastic_core.operate.target import Target
 from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.lifeline import Lifeline
 from elastic_core.rendezvous.model import Cause, closed, ended, refused, verdict
@@ -158,7 +159,7 @@ def drained(job, plugins):
     def drained(world, inner, word="b", timeout=60.0):
         printed = []
         record = RendezvousBackendRecord("toy", "a test", print, open_backend=lambda context, params: inner)
-        drain(job.target, word, plugins(record), timeout, printed.append, world.clock, world.pause)
+        drain(Target(job.target, plugins(record)), word, timeout, printed.append, world.clock, world.pause)
         return printed
 
     return drained
@@ -208,7 +209,7 @@ def stopped(job, plugins):
     def stopped(world, inner, timeout=60.0):
         printed = []
         record = RendezvousBackendRecord("toy", "a test", print, open_backend=lambda context, params: inner)
-        stop(job.target, plugins(record), timeout, printed.append, world.clock, world.pause)
+        stop(Target(job.target, plugins(record)), timeout, printed.append, world.clock, world.pause)
         return printed
 
     return stopped

@@ -14,7 +14,7 @@ from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.operate.commands import DRAIN, STATUS, STOP
 from elastic_core.operate.status import NodeStanding, status
-from elastic_core.operate.target import opened, settings_of_job
+from elastic_core.operate.target import Target
 from elastic_core.plugin import BACKEND_OPTIONS
 
 
@@ -24,7 +24,7 @@ def look(job, plugins):
         record = RendezvousBackendRecord(
             "toy", "a test", print, options=BACKEND_OPTIONS, open_backend=lambda context, params: backend
         )
-        return status(target or job.target, plugins(record), 60.0, **more)
+        return status(Target(target or job.target, plugins(record)), 60.0, **more)
 
     return look
 
@@ -71,7 +71,7 @@ def test_backend_gets_parameters_of_the_job(job, plugins, fixed_backend):
         "toy", "a test", print, options=BACKEND_OPTIONS, open_backend=lambda context, params: backend
     )
     target = replace(job.target, rdzv_conf={"last-call-timeout": "2"})
-    with opened(target, plugins(record), 3.0) as (_, _, params):
+    with Target(target, plugins(record)).opened(3.0) as (_, _, params):
         assert (params.backend, params.endpoint, params.run_id, params.node) == ("toy", "here:1", "job", None)
         assert (params.get("join_timeout"), params.get("last_call_timeout")) == (3.0, 2.0)
 
@@ -88,7 +88,8 @@ def test_unusable_backend_is_an_error(job, plugins, changes, message):
     blind = RendezvousBackendRecord("blind", "a test", print)
     seeing = RendezvousBackendRecord("toy", "a test", print, open_backend=print)
     target = replace(job.target, **changes)
-    with pytest.raises(ConfigurationError, match=message), opened(target, plugins(blind, seeing), 1.0):
+    made = Target(target, plugins(blind, seeing))
+    with pytest.raises(ConfigurationError, match=message), made.opened(1.0):
         pass
 
 
@@ -97,9 +98,9 @@ def test_missing_job_id_is_an_error_except_for_static():
     given = {"rdzv_backend": "", "rdzv_id": None, "rdzv_endpoint": "node0", "rdzv_conf": {}, "rdzv_secret_file": None}
     manager = PluginManager.load({})
     with pytest.raises(ConfigurationError, match="this command requires --rdzv-id=ID"):
-        settings_of_job(given, manager)
-    assert settings_of_job({**given, "rdzv_backend": "static"}, manager).rdzv_id == "none"
-    assert settings_of_job({**given, "rdzv_id": "job"}, manager).rdzv_backend == "c10d"
+        Target.of(given, manager)
+    assert Target.of({**given, "rdzv_backend": "static"}, manager).settings.rdzv_id == "none"
+    assert Target.of({**given, "rdzv_id": "job"}, manager).settings.rdzv_backend == "c10d"
 
 
 @pytest.mark.parametrize("command", [STATUS, DRAIN, STOP], ids=lambda command: command.name)
@@ -108,16 +109,16 @@ def test_static_job_is_found_by_the_address_of_rank_0(command, tmp_path):
     words = ["--rdzv-backend=static", "--master-addr=node7", *operands]
     sources = Sources(words, {"PET_MASTER_PORT": "1234"}, tmp_path, command.words)
     values = read_command(command, sources, backend_named=manager.backend_named).values
-    assert settings_of_job(values, manager).rdzv_endpoint == "node7:1234"
+    assert Target.of(values, manager).settings.rdzv_endpoint == "node7:1234"
 
 
 def test_backend_supplies_the_default_endpoint(plugins):
     usual = RendezvousBackendRecord("toy", "a test", print, defaults=lambda _: {"rdzv_endpoint": ("here:1", "a test")})
     given = {"rdzv_backend": "toy", "rdzv_id": "job", "rdzv_conf": {}, "rdzv_secret_file": None}
     for written, meant in (("there:2", "there:2"), ("", "here:1")):
-        assert settings_of_job({**given, "rdzv_endpoint": written}, plugins(usual)).rdzv_endpoint == meant
+        assert Target.of({**given, "rdzv_endpoint": written}, plugins(usual)).settings.rdzv_endpoint == meant
     with pytest.raises(ConfigurationError, match="--rdzv-endpoint: this command requires --rdzv-endpoint=HOST:PORT"):
-        settings_of_job({**given, "rdzv_endpoint": ""}, plugins(RendezvousBackendRecord("toy", "a test", print)))
+        Target.of({**given, "rdzv_endpoint": ""}, plugins(RendezvousBackendRecord("toy", "a test", print)))
 
 
 ASKS_FOR_A_PASSWORD = """

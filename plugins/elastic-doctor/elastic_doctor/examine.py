@@ -20,7 +20,7 @@ from elastic_core.health.checks import result_of
 from elastic_core.hooks.calls import Contexts, health_checks, notice_sources
 from elastic_core.hooks.discovery import CORE, own_version
 from elastic_core.operate.observation import GRACE
-from elastic_core.operate.target import opened
+from elastic_core.operate.target import Target
 from elastic_core.plugin import (
     BackgroundCall,
     CallTimeout,
@@ -155,6 +155,10 @@ class Examination:
             yield judged_check(check, result_of(check, call, max(0.0, check.timeout - (self.clock.now() - begun))))
 
     @property
+    def _target(self) -> Target:
+        return Target(self.settings, self.manager, self.added)
+
+    @property
     def nodes(self) -> int:
         return max(self.settings.nnodes.max, self.options.peers)
 
@@ -201,12 +205,12 @@ class Examination:
             if served:
                 yield note(Check.STORE, "no server was running, so this doctor hosted the store for its checks")
             patience = self.options.peers_timeout if self.options.peers else self.options.timeout
-            with opened(self.settings, self.manager, patience, self.added) as (backend, *_):
+            with self._target.opened(patience) as (backend, *_):
                 found = within(patience + GRACE, lambda: asked(backend, self.clock), self.settings.rdzv_endpoint)
                 yield from judged_store(found, run_id)
             if self.options.peers:
                 meeting = replace(self.settings, rdzv_id=f"{run_id}.doctor")
-                with opened(meeting, self.manager, patience, self.added) as (backend, seal, _):
+                with replace(self._target, settings=meeting).opened(patience) as (backend, seal, _):
                     try:
                         yield from self._peers(backend, around, versions)
                     except RendezvousConnectionError:
@@ -217,7 +221,7 @@ class Examination:
     def _broken(self) -> Finding | None:
         """Return a fault of the backend that occurs even without a running store, such as a missing library."""
         try:
-            with opened(self.settings, self.manager, self.options.timeout, self.added):
+            with self._target.opened(self.options.timeout):
                 return None
         except ConfigurationError as error:
             return _refused(error)
