@@ -104,7 +104,7 @@ def test_logs_specs_set_output_and_error_files(start, tmp_path):
     assert out.read_text() == "said\n"
     assert result.failures[0].message == "no samples"
     assert result.failures[0].error_file == str(out.with_name("error.json"))
-    assert (out.parent.parent / "filtered_stdout.log").read_text() == "said\n"
+    assert (out.parent.parent / "filtered_stdout.log").read_text() == "[job0]:said\n"
 
 
 def test_logs_specs_may_leave_error_files_out(start):

@@ -371,7 +371,7 @@ class Channel:
             self._show_on_console(lines)
         if self._filtered:
             chosen = [line for line in lines if any(text in line for text in self._plan.filters)]
-            self._filtered.write(b"".join(map(_ended, chosen)))
+            self._filtered.write(b"".join(self._plan.label + _ended(line) for line in chosen))
 
     def _show_on_console(self, lines: list[bytes]) -> None:
         """Show the lines on the console. Without a prefix, the bytes are passed on unchanged."""

@@ -70,7 +70,7 @@ class OutputPolicy:
     Args:
         ranks_filter: the local ranks whose output is shown on the console; if empty, all.
         prefix_template: the prefix of `tee` lines, for all workers or by local rank (default: DEFAULT_PREFIX, and
-            TERMINAL_PREFIX for other lines on a terminal).
+            TERMINAL_PREFIX for other lines on a terminal). It is also the prefix of filtered lines.
         terminals: which of this process's streams are terminals.
         watched: whether output is used as a sign of progress. If so, every stream must pass through the agent or go to
             a file.
@@ -99,6 +99,7 @@ class StreamPlan:
     file: Path | None = None
     filtered: Path | None = None
     filters: tuple[bytes, ...] = ()
+    label: bytes = b""  # the prefix of filtered lines, which tells the workers apart in their common file
     keeps_tail: bool = False
 
     @property
@@ -129,16 +130,19 @@ def plan_stream(
     shown = not policy.ranks_filter or ranks.local in policy.ranks_filter
     filters = policy.stdout_filters if stream is Stream.OUT else policy.stderr_filters
     terminal = stream in policy.terminals
-    default = DEFAULT_PREFIX if tee or policy.tee(ranks.local) else TERMINAL_PREFIX
-    template = default if policy.prefix_template is None else policy.prefix_template
+    template = policy.prefix_template
+    label = line_prefix(DEFAULT_PREFIX if template is None else template, ranks, plan)
+    on_terminal = template is None and not (tee or policy.tee(ranks.local))
+    prefix = line_prefix(TERMINAL_PREFIX, ranks, plan) if on_terminal else label
     return StreamPlan(
         captured=stream is Stream.ERR or policy.watched or to_file or bool(filters) or not shown or len(plan.ranks) > 1,
         console=shown and (tee or not to_file),
-        prefix=line_prefix(template, ranks, plan) if tee or (terminal and len(plan.ranks) > 1) else b"",
+        prefix=prefix if tee or (terminal and len(plan.ranks) > 1) else b"",
         terminal=terminal,
         file=file,
         filtered=(Path(chosen) if chosen else folder / f"{FILTERED}.{stream.suffix}") if filters else None,
         filters=tuple(map(_as_bytes, filters)),
+        label=label if filters else b"",
         keeps_tail=stream is Stream.ERR,
     )
 

@@ -45,7 +45,7 @@ def test_comma_in_a_filter_set_by_a_tool_is_kept(tmp_path):
     args = run.parse_args(["--standalone", f"--log-dir={tmp_path / 'log'}", str(script)])
     args.duplicate_stdout_filters = ["loss, acc"]
     run.run(args)
-    assert (tmp_path / "log/latest/filtered.out").read_text() == "loss, acc\n"
+    assert (tmp_path / "log/latest/filtered.out").read_text() == "[default0]:loss, acc\n"
 
 
 def test_values_set_by_a_tool_apply(worker, tmp_path):

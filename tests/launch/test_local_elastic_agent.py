@@ -109,7 +109,7 @@ def test_launch_uses_the_programs_logs_specs(tmp_path):
     elastic_launch(config(logs_specs=specs, duplicate_stdout_filters=["b"]), "printf")("a\\nb\\n")
     (folder,) = tmp_path.glob("*/attempt_0")
     assert (folder / "0" / "stdout.log").read_text() == "a\nb\n"
-    assert (folder / "filtered_stdout.log").read_text() == "b\n"
+    assert (folder / "filtered_stdout.log").read_text() == "[default_role0]:b\n"
 
 
 def test_signals_are_handled_during_the_run(handler, tmp_path):

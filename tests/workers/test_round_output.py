@@ -116,7 +116,10 @@ def test_filtered_lines_of_all_ranks_share_a_file(opened, tmp_path, capfd):
         os.write(output.stdio(local)[0], b"loss of %d\nother\n" % local)
     output.begin()
     assert finish(output)
-    assert sorted((tmp_path / "filtered.out").read_text().splitlines()) == ["loss of 0", "loss of 1"]
+    assert sorted((tmp_path / "filtered.out").read_text().splitlines()) == [
+        "[default0]:loss of 0",
+        "[default1]:loss of 1",
+    ]
     assert capfd.readouterr().out == "loss of 0\nother\n"
 
 
