@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.health import StopStatus
 
 T = TypeVar("T")
-_PORT = "(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-_KEYS = re.compile(r"\n([^\t\n]{0,510})(?:\t[^\t\n]{0,255}){4}(?:\t" + _PORT + r"){2}\t[1-9][0-9]{0,8}(?=\n|\Z)")
+_PORT = r"\t(?:[1-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_KEYS = re.compile(r"\n([^\t\n]{0,510})" + r"\t[^\t\n]{0,255}" * 4 + _PORT * 2 + r"\t[1-9][0-9]{0,8}(?=\n|\Z)")
 _MOST_SEATS = 2**16
 _SEPARATORS = dict.fromkeys(map(ord, "\t\n"))
 
