@@ -107,7 +107,6 @@ class KeyStore:
         missing key. Returns the value that the key has afterwards, or `expected_value` if the key is missing and a
         non-empty value was expected."""
         at, expected, desired = self._at(key), _as_bytes(expected_value), _as_bytes(desired_value)
-        _expect_small(at, at, expected, desired)
         deadline, put = self._deadline(), Put(at, desired)
         # An empty expectation matches both an empty value and a missing key, so try one and then the other.
         condition = Compare(at, Field.VALUE, expected) if expected else absent(at)
@@ -185,8 +184,6 @@ class KeyStore:
             raise ValueError(f"expected as many keys as values, found {len(keys)} keys and {len(values)} values")
         pairs = dict(zip(keys, values, strict=True))
         puts, deadline = [Put(self._at(key), _as_bytes(value)) for key, value in pairs.items()], self._deadline()
-        for put in puts:
-            _expect_small(put.key, put.value)
         with self._errors:
             for batch in _batches(puts):
                 while not self._writer.write(Transaction((), batch), deadline).succeeded:
@@ -235,7 +232,6 @@ class KeyStore:
         """Replace the value with `change(value)`. A missing key is treated as empty. `known` may be out of date."""
         for losses in itertools.count():
             value = change(known.value)
-            _expect_small(at, at, value)
             condition, put = Compare(at, Field.MODIFIED, known.mod_revision), Put(at, value)
             outcome = self._writer.write(Transaction([condition], [put], [Get(at)]), deadline)
             if outcome.succeeded:
@@ -259,15 +255,6 @@ def _number(key: str, value: bytes) -> int:
 def _wrapped(number: int) -> int:
     """Wrap to 64 bits, like torch's counters."""
     return (number + 2**63) % 2**64 - 2**63
-
-
-def _expect_small(*parts: bytes) -> None:
-    size = sum(map(len, parts))
-    if size > _MOST_BYTES:
-        raise ValueError(
-            f"one write may contain at most {_MOST_BYTES} bytes of keys and values (etcd's limit), found {size}; put "
-            "large data elsewhere, and only its location in the store"
-        )
 
 
 def _batches(puts: Sequence[Put]) -> Iterator[list[Put]]:
