@@ -170,8 +170,8 @@ class EntryDroppedError(RendezvousConnectionError):
 class RosterBackend(RendezvousBackend):
     """A backend that stores each node's entry under a separate key and pushes changes.
 
-    `wait_for_state` and `wait_for_roster` are each called from a dedicated thread. All other methods are called from a
-    third thread, except `close`, which any thread may call.
+    `wait_for_state` and `wait_for_roster` are each called from a dedicated thread. All other methods may be called from
+    any thread, but never two of them at the same time, except `close`.
     """
 
     def sign_with(self, seal: Seal) -> bool:

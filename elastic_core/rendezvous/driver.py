@@ -1,5 +1,5 @@
 """The driver, which performs the operations that a node requests and returns their outcomes. The node makes all
-decisions. `design/rendezvous.md` describes the driver's three threads and its lock."""
+decisions. `design/rendezvous.md` describes the driver's three threads and its locks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from operator import is_not
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from elastic_core.clock import Backoff, later
+from elastic_core.clock import Backoff, Instant, later
 from elastic_core.errors import RendezvousError, RendezvousStateError
 from elastic_core.interfaces.backend import ForeignStateError
 from elastic_core.log import get_logger, tolerating
@@ -32,7 +32,7 @@ from elastic_core.support.processes import drop_in_forks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.clock import Clock, Duration
     from elastic_core.interfaces.backend import RosterBackend, Token
     from elastic_core.rendezvous.effects import LogLine, Operation, Request
     from elastic_core.rendezvous.model import Entry, State
@@ -74,9 +74,10 @@ class Driver:
         self._outcomes: dict[int, list[Exception | None]] = {}  # for requests that callers await; empty until settled
         self._threads: dict[str, threading.Thread] = {}
         self._stopping = False
-        self._woken = False
+        self._woken = False  # whether the node has changed since it was last asked for a step
         self._resting = False
-        self._rests = 0
+        self._rests_until = Instant(0.0)
+        self._working = threading.Lock()  # held by the thread that performs operations; acquired before the other lock
         self._logged: set[type[Exception]] = set()
         self._dropped = False
         drop_in_forks(self)
@@ -157,6 +158,7 @@ class Driver:
         """Abandon the threads in a forked child, and replace the lock, which one of them may have held during the
         fork."""
         (self._changed, self._due, self._rested), self._threads = _conditions(), {}
+        self._working = threading.Lock()
         self._stopping = self._dropped = True
 
     def _closed(self) -> bool:
@@ -185,20 +187,32 @@ class Driver:
     # -- operating
 
     def _operate(self) -> None:
-        outcome: Callable[[Instant], object] | None = None
         while not self._stopping:
-            try:
-                known, outcome = outcome, None
-                step = self._advance(known)
-                if isinstance(step, Idle):
-                    self._rest(step)
-                else:
+            self._work()
+            with self._changed:
+                while not (self._woken or self._stopping) and (left := self._rests_until - self._clock.now()) > 0:
+                    self._due.wait(min(left, _LONGEST_WAIT))
+
+    def _work(self) -> None:
+        """Perform operations until the node rests. A thread that learns of a change calls this method itself. To wake
+        another thread would take longer, in particular if workers keep all cores busy."""
+        outcome: Callable[[Instant], object] | None = None
+        with self._working:
+            while not self._stopping:
+                try:
+                    known, outcome = outcome, None
+                    step = self._advance(known)
+                    if isinstance(step, Idle):
+                        self._rest(step)
+                        return
                     outcome = self._performed(step)
-            except Exception as error:  # noqa: BLE001 - without heartbeats this node would be considered lost
-                self._log_once(error)
-                for kind in (_STATE, _ROSTER):  # it may be impossible to start a watcher thread
-                    self._note_news(kind)
-                self._sleep(self._patience.pauses.pause(_MANY))
+                except Exception as error:  # noqa: BLE001 - without heartbeats this node would be considered lost
+                    self._log_once(error)
+                    with self._changed:
+                        for kind in (_STATE, _ROSTER):  # it may be impossible to start a watcher thread
+                            self._note_news(kind)
+                        self._woken = False
+                        self._due.wait_for(lambda: self._woken or self._stopping, self._patience.pauses.pause(_MANY))
 
     def _performed(self, operation: Operation) -> Callable[[Instant], object]:
         """Perform the operation without holding the lock. Returns a function that passes the outcome to the node."""
@@ -215,11 +229,8 @@ class Driver:
             before, now = self._shown(), self._clock.now()
             if outcome is not None:
                 outcome(now)
+            self._woken = self._resting = False
             step = node.next(now, self._backend.vacant)
-            if isinstance(step, Idle):
-                self._resting = True
-                self._rests += 1
-                self._rested.notify_all()
             notes, settled = node.pop_log_lines(), node.pop_settled()
             for request, fault in settled:
                 self._outcomes.get(id(request), []).append(fault)
@@ -248,17 +259,16 @@ class Driver:
                 self._start_thread(_ROSTER, lambda: self._watch(_ROSTER))
             if self._node.registered is not None:
                 self._start_thread(_STATE, lambda: self._watch(_STATE))
-            self._sleep(rest.until - self._clock.now())
+            self._resting = True
+            self._rested.notify_all()
+            if rest.until < self._rests_until:
+                self._due.notify_all()
+            self._rests_until = rest.until
 
     def _wake(self) -> None:
-        """Wake the operating thread. The caller must hold the lock."""
+        """Wake the thread that waits until something is due. The caller must hold the lock."""
         self._woken = True
-        self._due.notify()
-
-    def _sleep(self, seconds: Duration) -> None:
-        with self._changed:
-            self._due.wait_for(lambda: self._woken or self._stopping, min(max(seconds, 0.0), _LONGEST_WAIT))
-            self._woken = self._resting = False
+        self._due.notify_all()
 
     def _watch(self, kind: str) -> None:
         useless = 0
@@ -270,13 +280,12 @@ class Driver:
                 if not isinstance(error, RendezvousError) and not self._stopping:
                     self._log_once(error)
                 pauses = _MANY
-            if pauses:  # otherwise, this thread and the operating thread would keep waking each other
+            if pauses:  # otherwise, this thread would keep asking the backend and the node
                 with self._changed:
                     self._changed.wait_for(lambda: self._stopping, self._patience.pauses.pause(pauses))
 
     def _wait_for_news(self, kind: str) -> bool:
-        """Wait for a change in the store, and then until the operating thread rests again. Without the second wait, the
-        backend would report the same change repeatedly. Returns True if the node failed to process the change."""
+        """Wait for a change in the store, and let the node process it. Returns True if the node failed to do so."""
         with self._changed:
             if kind == _ROSTER:  # each read of the roster affects which change to wait for
                 self._rested.wait_for(lambda: self._stopping or self._awaits_roster())
@@ -287,12 +296,9 @@ class Driver:
             news = self._backend.wait_for_roster(_LONGEST_WAIT, lacking)
         if not news:
             return False
-        with self._changed:
-            self._note_news(kind)
-            self._wake()
-            rests = self._rests
-            self._rested.wait_for(lambda: self._stopping or self._rests > rests, _AFTER_ERROR)
-            return self._known(kind) == before
+        self._note_news(kind)
+        self._work()
+        return self._known(kind) == before
 
     def _awaits_roster(self) -> bool:
         return self._resting and not self._woken and self._node.wants_roster
@@ -300,6 +306,7 @@ class Driver:
     def _note_news(self, kind: str) -> None:
         with self._changed:
             (self._node.state_changed if kind == _STATE else self._node.roster_changed)()
+            self._woken = True
 
     def _known(self, kind: str) -> object:
         """Return a value that differs after each change that the node has processed."""

@@ -93,7 +93,7 @@ class KeyCache(Reflector):
 
 
 class NodeCache(KeyCache):
-    """The entries of all nodes. One thread calls `entries`, another calls `wait`, and any thread may call `close`."""
+    """The entries of all nodes. Thread-safe."""
 
     def __init__(self, client: EtcdClient, keys: Keys, clock: Clock) -> None:
         super().__init__(client, keys.nodes, clock)
@@ -123,8 +123,7 @@ class NodeCache(KeyCache):
 
 
 class RoundCache(KeyCache):
-    """The state, the leader's key, and the last withdrawal. One thread calls `wait`, any thread may call `close`, and
-    a third thread calls the rest.
+    """The state, the leader's key, and the last withdrawal. Thread-safe.
 
     A slightly outdated state is good enough for a decision, because a write names the state that it replaces. However,
     the entries used in the same decision must have been read at the state's revision or later.
