@@ -202,7 +202,7 @@ def start_processes(
         args: the arguments by local rank: 0, 1, ...
         envs: additional environment variables by local rank.
         logs_specs: the destinations of output.
-        log_line_prefixes: the prefixes for `tee` lines by local rank (default: name and rank).
+        log_line_prefixes: the prefixes for `tee` and filtered lines by local rank (default: name and rank).
         start_method: for functions: spawn, fork or forkserver.
         numa_options: torch's `NumaOptions`, or a value of `--numa-binding`.
         duplicate_stdout_filters, duplicate_stderr_filters: lines that contain one of these strings are also copied to

@@ -245,8 +245,9 @@ class Settings:
         None,
         parse_text,
         "output",
-        "prefix of a worker's lines on the console; an empty value disables it; by default "
-        "`[${role_name}${local_rank}]:` with --tee, otherwise `[rank${rank}] ` if several workers write to a terminal",
+        "prefix of a worker's lines on the console and in filtered files; an empty value disables it; by default "
+        "`[${role_name}${local_rank}]:` with --tee and in those files, otherwise `[rank${rank}] ` if several workers "
+        "write to a terminal",
         "TEXT",
         torchrun=False,
         also_reads={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": str},

@@ -69,8 +69,8 @@ class OutputPolicy:
 
     Args:
         ranks_filter: the local ranks whose output is shown on the console; if empty, all.
-        prefix_template: the prefix of `tee` lines, for all workers or by local rank (default: DEFAULT_PREFIX, and
-            TERMINAL_PREFIX for other lines on a terminal). It is also the prefix of filtered lines.
+        prefix_template: the prefix of `tee` lines and filtered lines, for all workers or by local rank (default:
+            DEFAULT_PREFIX), and of other lines on a terminal (default: TERMINAL_PREFIX).
         terminals: which of this process's streams are terminals.
         watched: whether output is used as a sign of progress. If so, every stream must pass through the agent or go to
             a file.
