@@ -324,10 +324,14 @@ def test_binary_that_hangs_on_version_is_skipped(find, folder_with):
     assert find(old / "etcd", hangs).path == str(old / "etcd")
 
 
-def test_binary_in_a_relative_folder_of_path_gets_an_absolute_path(find, folder_with, monkeypatch):
+def test_binary_in_a_relative_folder_of_path_gets_an_absolute_path(find, folder_with, monkeypatch, tmp_path):
     here = folder_with("here", TELLS % "3.9.9")
     monkeypatch.chdir(here)
     assert find(path=".") == (str(here / "etcd"), "3.9.9")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "link").symlink_to(here)
+    through = f"{tmp_path}/elsewhere/link/../here"  # a link's parent is that of its target
+    assert find(path=through) == (f"{through}/etcd", "3.9.9")
 
 
 @pytest.mark.unit

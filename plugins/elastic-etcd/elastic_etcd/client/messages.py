@@ -4,7 +4,8 @@ The package etcd3 is used as a data file (see the README). Its modules cannot be
 their source text contains the serialized descriptors. The message classes are kept in a private pool, so that nothing
 else in the process is affected. A gRPC channel takes a path and a parser directly, so no stubs are needed.
 
-The size of a transaction is checked here, because etcd's own error does not name the limit.
+The size of a transaction is checked here, because etcd's own error does not name the limit. The number of operations is
+left to etcd.
 """
 
 from __future__ import annotations
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 
 UNDERSTOOD = "0.12.0"
 FILES = ("etcd3/etcdrpc/kv_pb2.py", "etcd3/etcdrpc/auth_pb2.py", "etcd3/etcdrpc/rpc_pb2.py")  # in import order
-REQUEST_BYTES = 1536 * 1024
-_ENVELOPE = 512  # bytes that the server adds before it checks the size
+REQUEST_BYTES = 1536 * 1024 - 512  # etcd's default limit, less what the server adds before it checks the size
 _ASCENDING, _BY_CREATION = 1, 2
 _COMPARED = {Field.VERSION: 0, Field.CREATED: 1, Field.MODIFIED: 2, Field.VALUE: 3, Field.LEASE: 4}
 
@@ -153,10 +153,15 @@ def txn_request(transaction: Transaction) -> bytes:
     for operation in transaction.otherwise:
         _fill_operation(request.failure.add(), operation)
     sent: bytes = request.SerializeToString()
-    if len(sent) > REQUEST_BYTES - _ENVELOPE:
-        limit = f"expected a request of at most 1.5 MiB ({REQUEST_BYTES} bytes, etcd's default limit)"
-        raise ValueError(f"{limit}, found {len(sent)}; store large data elsewhere, and only its location in etcd")
+    expect_small(len(sent), REQUEST_BYTES)
     return sent
+
+
+def expect_small(size: int, most: int) -> None:
+    """Raise ValueError if a write has more than `most` bytes."""
+    if size > most:
+        limit = f"one write may have at most {most} bytes (etcd's default limit is 1.5 MiB)"
+        raise ValueError(f"{limit}, found {size}; store large data elsewhere, and only its location in etcd")
 
 
 def key_value(message: Any) -> KeyValue:

@@ -67,7 +67,8 @@ def find_binary() -> Binary:
     paths = [named] if named else [path for path in (shutil.which("etcd"), packaged_binary()) if path]
     if not paths:
         raise ConfigurationError(Problem(VARIABLE, f"no etcd binary was found; {_WAYS}"))
-    found = (Binary(path, version_of(path)) for path in map(os.path.abspath, paths))  # servers run in another folder
+    absolute = (str(Path(path).absolute()) for path in paths)  # because servers run in another folder
+    found = (Binary(path, version_of(path)) for path in absolute)
     return max(found, key=lambda binary: binary.numbers)
 
 

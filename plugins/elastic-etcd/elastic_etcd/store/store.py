@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from elastic_core.plugin import Backoff, Clock, SystemClock
+from elastic_etcd.client.messages import REQUEST_BYTES, expect_small
 from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, Transaction, absent, end_of
 from elastic_etcd.store.reader import Reader
 from elastic_etcd.store.writer import MOST_OPERATIONS, Deadline, Writer
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
 
 _TIMEOUT = timedelta(seconds=300)
-_MOST_BYTES = 1536 * 1024 - 4096  # the size of the keys and values in a request of 1.5 MiB
+_MOST_BYTES = REQUEST_BYTES - 3584  # for keys and values; the rest is for the marker and the names of operations
 _MOST_COUNTERS = 1024
 _WAITS = Backoff(first=0.008, longest=0.1)  # pauses after lost races
 
@@ -107,6 +108,7 @@ class KeyStore:
         missing key. Returns the value that the key has afterwards, or `expected_value` if the key is missing and a
         non-empty value was expected."""
         at, expected, desired = self._at(key), _as_bytes(expected_value), _as_bytes(desired_value)
+        _expect_small(at, at, expected, desired)
         deadline, put = self._deadline(), Put(at, desired)
         # An empty expectation matches both an empty value and a missing key, so try one and then the other.
         condition = Compare(at, Field.VALUE, expected) if expected else absent(at)
@@ -184,6 +186,8 @@ class KeyStore:
             raise ValueError(f"expected as many keys as values, found {len(keys)} keys and {len(values)} values")
         pairs = dict(zip(keys, values, strict=True))
         puts, deadline = [Put(self._at(key), _as_bytes(value)) for key, value in pairs.items()], self._deadline()
+        for put in puts:
+            _expect_small(put.key, put.value)
         with self._errors:
             for batch in _batches(puts):
                 while not self._writer.write(Transaction((), batch), deadline).succeeded:
@@ -232,6 +236,7 @@ class KeyStore:
         """Replace the value with `change(value)`. A missing key is treated as empty. `known` may be out of date."""
         for losses in itertools.count():
             value = change(known.value)
+            _expect_small(at, at, value)
             condition, put = Compare(at, Field.MODIFIED, known.mod_revision), Put(at, value)
             outcome = self._writer.write(Transaction([condition], [put], [Get(at)]), deadline)
             if outcome.succeeded:
@@ -255,6 +260,11 @@ def _number(key: str, value: bytes) -> int:
 def _wrapped(number: int) -> int:
     """Wrap to 64 bits, like torch's counters."""
     return (number + 2**63) % 2**64 - 2**63
+
+
+def _expect_small(*parts: bytes) -> None:
+    """Refuse a write that is too large before anything is sent."""
+    expect_small(sum(map(len, parts)), _MOST_BYTES)
 
 
 def _batches(puts: Sequence[Put]) -> Iterator[list[Put]]:
