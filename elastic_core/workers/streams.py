@@ -99,7 +99,7 @@ class StreamPlan:
     file: Path | None = None
     filtered: Path | None = None
     filters: tuple[bytes, ...] = ()
-    label: bytes = b""  # the prefix of filtered lines, which tells the workers apart in their common file
+    label: bytes = b""  # the prefix of filtered lines, because all workers share the file
     keeps_tail: bool = False
 
     @property
