@@ -6,7 +6,7 @@ import psutil
 import pytest
 from elastic_etcd.client.client import Call, EtcdClient
 from elastic_etcd.client.errors import EtcdClosed, EtcdLeaseExists, EtcdLeaseGone, EtcdRefused
-from elastic_etcd.client.messages import REQUEST_BYTES, rpc
+from elastic_etcd.client.messages import OPERATIONS, REQUEST_BYTES, rpc
 from elastic_etcd.client.values import (
     Compare,
     Delete,
@@ -106,17 +106,26 @@ def test_existing_lease_id_raises_lease_exists(client):
     client.revoke(lease)
 
 
+@pytest.mark.parametrize("part", ["conditions", "then", "otherwise"])
+def test_transaction_with_too_many_operations_is_not_sent(client, prefix, part):
+    one = absent(prefix) if part == "conditions" else Get(prefix)
+    full = {"conditions": [], part: [one] * OPERATIONS}
+    client.transact(Transaction(**full))
+    with pytest.raises(ValueError, match=f"at most 128 in `{part}` of a transaction, found 129; split it"):
+        client.transact(Transaction(**{**full, part: [one] * (OPERATIONS + 1)}))
+
+
 def test_too_large_value_is_not_sent(client, prefix):
     put(client, prefix + b"a", b"x" * (REQUEST_BYTES - 1024))
-    with pytest.raises(ValueError, match=r"one write may have at most .*, found 1572"):
+    with pytest.raises(ValueError, match=r"a value of at most 1\.5 MiB .* found 1572864 bytes"):
         put(client, prefix + b"a", b"x" * REQUEST_BYTES)
-    with pytest.raises(ValueError, match="found 1600"):
+    with pytest.raises(ValueError, match="in a request, found 1600"):
         client.transact(Transaction([], [Put(prefix + b"%d" % n, b"x" * 800_000) for n in range(2)]))
     client.transact(Transaction([], [Delete(prefix + b"a")]))
 
 
 def test_etcd_accepts_the_largest_request_that_is_sent(client, prefix):
-    for size in range(REQUEST_BYTES - 700, REQUEST_BYTES + 50, 50):
+    for size in range(REQUEST_BYTES - 700, REQUEST_BYTES, 50):
         try:
             put(client, prefix + b"a", b"x" * size)
         except ValueError:

@@ -44,11 +44,12 @@ def server():
 def folder_with(tmp_path):
     """Makes a folder with a shell script that pretends to be etcd."""
 
-    def make(name, text):
+    def make(name, text, mode=0o755):
         folder = tmp_path / name
         folder.mkdir()
         (folder / "etcd").write_text(f"#!/bin/sh\n{text}\n")
         (folder / "etcd").chmod(0o755)
+        folder.chmod(mode)
         return folder
 
     return make
@@ -298,12 +299,18 @@ def test_missing_binary_error_names_three_remedies(find):
 
 
 @pytest.mark.unit
-def test_variable_that_names_no_executable_is_refused(find, program, tmp_path):
-    path = Path(program(""))
-    path.chmod(0o644)
-    for unusable in (path, tmp_path, tmp_path / "missing"):
-        with pytest.raises(ConfigurationError, match="is not an executable file"):
-            find(variable=unusable)
+@pytest.mark.parametrize(("name", "words"), [("missing", "does not exist"), ("", "is a folder")])
+def test_variable_that_names_no_file_is_refused(find, tmp_path, name, words):
+    with pytest.raises(ConfigurationError, match=words):
+        find(variable=tmp_path / name)
+
+
+@pytest.mark.unit
+def test_variable_that_names_no_executable_is_refused(find, program):
+    path = program("")
+    Path(path).chmod(0o644)
+    with pytest.raises(ConfigurationError, match="chmod"):
+        find(variable=path)
 
 
 TELLS = 'if [ "$1" = --version ]; then echo "etcd Version: %s"; fi'
@@ -312,8 +319,9 @@ TELLS = 'if [ "$1" = --version ]; then echo "etcd Version: %s"; fi'
 def test_variable_takes_precedence_then_the_newest_version(find, folder_with):
     old, new = folder_with("old", TELLS % "3.4.30"), folder_with("new", TELLS % "3.10.1-rc.0")
     silent = folder_with("silent", "exit 1")
-    assert find(path=new, variable=old / "etcd") == (str(old / "etcd"), "3.4.30")
-    assert find(silent / "etcd", f"{old}:{new}") == (str(old / "etcd"), "3.4.30")
+    path = f"{old}:{new}:{silent}"
+    assert find(path=path, variable=old / "etcd") == (str(old / "etcd"), "3.4.30")
+    assert find(silent / "etcd", path) == (str(new / "etcd"), "3.10.1")
     assert find(new / "etcd", old) == (str(new / "etcd"), "3.10.1")
     assert find(old / "etcd", new) == (str(new / "etcd"), "3.10.1")
     assert find(silent / "etcd") == (str(silent / "etcd"), "unknown")
@@ -321,17 +329,21 @@ def test_variable_takes_precedence_then_the_newest_version(find, folder_with):
 
 def test_binary_that_hangs_on_version_is_skipped(find, folder_with):
     hangs, old = folder_with("hangs", "exec sleep 600"), folder_with("old", TELLS % "3.4.30")
-    assert find(old / "etcd", hangs).path == str(old / "etcd")
+    assert find(path=f"{hangs}:{old}").path == str(old / "etcd")
 
 
-def test_binary_in_a_relative_folder_of_path_gets_an_absolute_path(find, folder_with, monkeypatch, tmp_path):
-    here = folder_with("here", TELLS % "3.9.9")
-    monkeypatch.chdir(here)
-    assert find(path=".") == (str(here / "etcd"), "3.9.9")
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "link").symlink_to(here)
-    through = f"{tmp_path}/elsewhere/link/../here"  # a link's parent is that of its target
-    assert find(path=through) == (f"{through}/etcd", "3.9.9")
+def test_world_writable_and_relative_paths_are_skipped(find, folder_with, monkeypatch, tmp_path):
+    old, everybodys = folder_with("old", TELLS % "3.4.30"), folder_with("everybodys", TELLS % "3.9.0", mode=0o1777)
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "etcd").symlink_to(everybodys / "etcd")
+    writable = folder_with("writable", TELLS % "3.9.1")
+    (writable / "etcd").chmod(0o777)
+    monkeypatch.chdir(folder_with("here", TELLS % "3.9.9"))
+    found = find(path=f"{everybodys}:{links}:{writable}:.::../here:{old}")
+    assert found == (str(old / "etcd"), "3.4.30")
+    with pytest.raises(ConfigurationError, match=r"ignoring .*everybodys/etcd, which every user may write to"):
+        find(path=everybodys)
 
 
 @pytest.mark.unit

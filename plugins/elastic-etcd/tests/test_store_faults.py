@@ -326,7 +326,7 @@ def test_too_large_values_are_refused(make):
         lambda: store.append("k", bytes(1536 * 1024)),
         lambda: store.multi_set(["a", "k"], ["1", bytes(1536 * 1024)]),
     ):
-        with pytest.raises(ValueError, match="one write may have at most"):
+        with pytest.raises(ValueError, match="one write may contain at most"):
             write()
     assert (store.get("k"), store.num_keys()) == (b"v", 1)
     with pytest.raises(ValueError, match="as many keys as values"):

@@ -4,8 +4,8 @@ The package etcd3 is used as a data file (see the README). Its modules cannot be
 their source text contains the serialized descriptors. The message classes are kept in a private pool, so that nothing
 else in the process is affected. A gRPC channel takes a path and a parser directly, so no stubs are needed.
 
-The size of a transaction is checked here, because etcd's own error does not name the limit. The number of operations is
-left to etcd.
+Requests are checked against etcd's default limits here, because etcd's own error does not name the part that is too
+large.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 UNDERSTOOD = "0.12.0"
 FILES = ("etcd3/etcdrpc/kv_pb2.py", "etcd3/etcdrpc/auth_pb2.py", "etcd3/etcdrpc/rpc_pb2.py")  # in import order
-REQUEST_BYTES = 1536 * 1024 - 512  # etcd's default limit, less what the server adds before it checks the size
+OPERATIONS = 128  # in each of the three lists of a transaction
+REQUEST_BYTES = 1536 * 1024  # 1.5 MiB, for a value and for a whole request
+_ENVELOPE = 512  # bytes that the server adds before it checks the size
 _ASCENDING, _BY_CREATION = 1, 2
 _COMPARED = {Field.VERSION: 0, Field.CREATED: 1, Field.MODIFIED: 2, Field.VALUE: 3, Field.LEASE: 4}
 
@@ -142,7 +144,7 @@ def range_request(get: Get) -> bytes:
 
 
 def txn_request(transaction: Transaction) -> bytes:
-    """Return the serialized request for a transaction. Raises ValueError if it is too large."""
+    """Return the serialized request for a transaction. Raises ValueError if it exceeds etcd's limits."""
     request = rpc().txn.request()
     for condition in transaction.conditions:
         compare = request.compare.add()
@@ -153,15 +155,9 @@ def txn_request(transaction: Transaction) -> bytes:
     for operation in transaction.otherwise:
         _fill_operation(request.failure.add(), operation)
     sent: bytes = request.SerializeToString()
-    expect_small(len(sent), REQUEST_BYTES)
+    if max(map(len, transaction)) > OPERATIONS or len(sent) > REQUEST_BYTES - _ENVELOPE:
+        raise ValueError(_too_much(transaction, len(sent)))
     return sent
-
-
-def expect_small(size: int, most: int) -> None:
-    """Raise ValueError if a write has more than `most` bytes."""
-    if size > most:
-        limit = f"one write may have at most {most} bytes (etcd's default limit is 1.5 MiB)"
-        raise ValueError(f"{limit}, found {size}; store large data elsewhere, and only its location in etcd")
 
 
 def key_value(message: Any) -> KeyValue:
@@ -209,3 +205,17 @@ def _fill_range(message: Any, get: Get) -> None:
     if get.end:
         message.range_end = get.end
         message.sort_order, message.sort_target, message.limit = _ASCENDING, _BY_CREATION, get.limit
+
+
+def _too_much(transaction: Transaction, size: int) -> str:
+    """Describe which part of the transaction exceeds etcd's limits."""
+    for name, part in zip(Transaction._fields, transaction, strict=True):
+        if len(part) > OPERATIONS:
+            return f"expected at most {OPERATIONS} in `{name}` of a transaction, found {len(part)}; split it"
+    for operation in (*transaction.then, *transaction.otherwise):
+        if isinstance(operation, Put) and len(operation.value) > REQUEST_BYTES - _ENVELOPE:
+            return (
+                f"expected a value of at most 1.5 MiB ({REQUEST_BYTES} bytes), found {len(operation.value)} bytes for "
+                f"{operation.key!r}; store large data elsewhere, and its location here"
+            )
+    return f"expected at most 1.5 MiB ({REQUEST_BYTES} bytes) in a request, found {size}; split it"

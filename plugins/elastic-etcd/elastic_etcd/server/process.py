@@ -59,17 +59,37 @@ class Binary(NamedTuple):
 
 
 def find_binary() -> Binary:
-    """Find an etcd binary to run: the one that TORCHELASTIC_ETCD_BINARY_PATH names, otherwise the newer of the first
-    one on PATH and the one in the `[server]` extra. Raises ConfigurationError."""
-    named = os.environ.get(VARIABLE)
-    if named and not (os.access(named, os.X_OK) and Path(named).is_file()):
-        raise ConfigurationError(Problem(VARIABLE, f"{named} is not an executable file; {_WAYS}"))
-    paths = [named] if named else [path for path in (shutil.which("etcd"), packaged_binary()) if path]
-    if not paths:
-        raise ConfigurationError(Problem(VARIABLE, f"no etcd binary was found; {_WAYS}"))
-    absolute = (str(Path(path).absolute()) for path in paths)  # because servers run in another folder
-    found = (Binary(path, version_of(path)) for path in absolute)
-    return max(found, key=lambda binary: binary.numbers)
+    """Find an etcd binary to run. If TORCHELASTIC_ETCD_BINARY_PATH is set, it names the binary. Otherwise, the newest
+    binary on PATH or in the `[server]` extra is used. Among binaries with the same version, the first one on PATH is
+    used. Folders on PATH that are relative or writable by every user are ignored, because any user could choose what
+    runs. Raises ConfigurationError."""
+    if named := os.environ.get(VARIABLE):
+        path = _expect_program(named)
+        return Binary(path, version_of(path))
+    found, unsafe = _on_path(os.environ.get("PATH", os.defpath))
+    if (own := packaged_binary()) is not None:
+        found.append(own)
+    if not found:
+        ignored = f" (ignoring {', '.join(unsafe)}, which every user may write to)" if unsafe else ""
+        raise ConfigurationError(Problem(VARIABLE, f"no etcd binary was found{ignored}; {_WAYS}"))
+    return max((Binary(path, version_of(path)) for path in found), key=lambda binary: binary.numbers)
+
+
+def _on_path(path: str) -> tuple[list[str], list[str]]:
+    """Return the distinct programs named etcd on this path, and the folders or programs that are ignored because any
+    user could have put them there."""
+    found: dict[Path, str] = {}
+    unsafe = []
+    for folder in path.split(os.pathsep):
+        program = shutil.which("etcd", path=folder) if Path(folder).is_absolute() else None
+        if program is None:
+            continue
+        real = Path(program).resolve()
+        if any(place.stat().st_mode & 0o002 for place in (Path(folder), real.parent, real)):
+            unsafe.append(program)
+        else:
+            found.setdefault(real, program)
+    return [*found.values()], unsafe
 
 
 @functools.cache
@@ -92,6 +112,16 @@ def version_in(output: bytes) -> str:
 def _inherited() -> dict[str, str]:
     """Return the variables that programs need to start, without those meant for other programs, such as passwords."""
     return {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_ALSO)}
+
+
+def _expect_program(path: str) -> str:
+    if not Path(path).is_file():
+        reason = f"{path} {'is a folder' if Path(path).is_dir() else 'does not exist'}; {_WAYS}"
+    elif not os.access(path, os.X_OK):
+        reason = f"{path} is not executable; run `chmod +x {path}`, or {_WAYS}"
+    else:
+        return str(Path(path).absolute())
+    raise ConfigurationError(Problem(VARIABLE, reason))
 
 
 class ServerProcess:

@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from elastic_core.plugin import Backoff, Clock, SystemClock
-from elastic_etcd.client.messages import REQUEST_BYTES, expect_small
+from elastic_etcd.client.messages import REQUEST_BYTES
 from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, Transaction, absent, end_of
 from elastic_etcd.store.reader import Reader
 from elastic_etcd.store.writer import MOST_OPERATIONS, Deadline, Writer
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
 
 _TIMEOUT = timedelta(seconds=300)
-_MOST_BYTES = REQUEST_BYTES - 3584  # for keys and values; the rest is for the marker and the names of operations
+_MOST_BYTES = REQUEST_BYTES - 4096  # the size of the keys and values in a request of 1.5 MiB
 _MOST_COUNTERS = 1024
 _WAITS = Backoff(first=0.008, longest=0.1)  # pauses after lost races
 
@@ -263,8 +263,12 @@ def _wrapped(number: int) -> int:
 
 
 def _expect_small(*parts: bytes) -> None:
-    """Refuse a write that is too large before anything is sent."""
-    expect_small(sum(map(len, parts)), _MOST_BYTES)
+    size = sum(map(len, parts))
+    if size > _MOST_BYTES:
+        raise ValueError(
+            f"one write may contain at most {_MOST_BYTES} bytes of keys and values (etcd's limit), found {size}; put "
+            "large data elsewhere, and only its location in the store"
+        )
 
 
 def _batches(puts: Sequence[Put]) -> Iterator[list[Put]]:
