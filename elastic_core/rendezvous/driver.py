@@ -211,7 +211,6 @@ class Driver:
                     with self._changed:
                         for kind in (_STATE, _ROSTER):  # it may be impossible to start a watcher thread
                             self._note_news(kind)
-                        self._woken = False
                         self._due.wait_for(lambda: self._woken or self._stopping, self._patience.pauses.pause(_MANY))
 
     def _performed(self, operation: Operation) -> Callable[[Instant], object]:
@@ -296,7 +295,9 @@ class Driver:
             news = self._backend.wait_for_roster(_LONGEST_WAIT, lacking)
         if not news:
             return False
-        self._note_news(kind)
+        with self._changed:
+            self._note_news(kind)
+            self._woken = True
         self._work()
         return self._known(kind) == before
 
@@ -306,7 +307,6 @@ class Driver:
     def _note_news(self, kind: str) -> None:
         with self._changed:
             (self._node.state_changed if kind == _STATE else self._node.roster_changed)()
-            self._woken = True
 
     def _known(self, kind: str) -> object:
         """Return a value that differs after each change that the node has processed."""

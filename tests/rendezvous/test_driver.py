@@ -8,6 +8,7 @@ import select
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from elastic_testing import Background, MemoryBackend, SharedMemory, eventually
@@ -184,6 +185,51 @@ def test_useful_news_causes_no_pause(start, memory):
     for key in (f"n{number}/1" for number in range(50)):
         others.announce(key, encoded_entry(Entry.of(described.Node(key[:-2]), key)))
         eventually(lambda key=key: key in leader.driver.ask(lambda node, now: [s.entry.key for s in node.seen.roster]))
+
+
+class Exclusive(HangingBackend):
+    """Counts the calls that begin before another one has returned, except for the waits."""
+
+    def __init__(self, memory):
+        super().__init__(memory)
+        self.overlaps = 0
+        self._busy = threading.Lock()
+
+    def _alone(self, call, *args):
+        if not self._busy.acquire(blocking=False):
+            self.overlaps += 1
+            return call(*args)
+        try:
+            time.sleep(0.0005)  # lets the other threads run
+            return call(*args)
+        finally:
+            self._busy.release()
+
+    def get_state(self):
+        return self._alone(super().get_state)
+
+    def set_state(self, state, token=None):
+        return self._alone(super().set_state, state, token)
+
+    def beat(self, key, leading, look):
+        return self._alone(super().beat, key, leading, look)
+
+    def roster(self):
+        return self._alone(super().roster)
+
+
+def test_operations_never_overlap(start, memory):
+    """News of the state, news of the roster, heartbeats and requests may all arrive at the same time."""
+    one, others = start(backend=Exclusive, nodes=(999, 999), interval=0.01, attempts=9999), MemoryBackend(memory)
+    one.join()
+    eventually(lambda: one.leads)
+    for number in range(100):
+        key = f"n{number}/1"
+        others.announce(key, encoded_entry(Entry.of(described.Node(key[:-2]), key)))
+        write(memory, lambda state, number=number: replace(state, serial=state.serial + 1000 + number))
+        assert one.driver.carry_out(lambda node: node.request(RefreshRoster()), LONG)
+    eventually(lambda: len(one.driver.ask(lambda node, now: node.seen.roster)) == 101)
+    assert one.backend.overlaps == 0
 
 
 # -- requests wake the driver
