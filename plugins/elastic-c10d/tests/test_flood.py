@@ -60,9 +60,9 @@ def test_flooded_store_is_replaced_and_its_memory_freed(served):
 def test_connections_of_vanished_machines_are_ended(served):
     _, port, _ = served
     with socket.create_connection(("127.0.0.1", port)) as connected:
-        own = f":{connected.getsockname()[1]:04X}"
+        ports = [f"0100007F:{number:04X}" for number in (port, connected.getsockname()[1])]
         lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
-        (timer,) = (line[5] for line in lines if line[2].endswith(own))
+        (timer,) = (line[5] for line in lines if line[1:3] == ports)
         active, _, left = timer.partition(":")
         assert active == "02"  # the keepalive timer
         assert int(left, 16) <= 60 * os.sysconf("SC_CLK_TCK")

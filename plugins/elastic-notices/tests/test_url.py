@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -121,6 +122,10 @@ def raw():
     """`raw(talk)`: a server that calls `talk(connection)` for each connection; returns its URL."""
     opened = []
 
+    def serve(talk, connection):
+        with contextlib.suppress(OSError):  # at the end of the test, another thread closes the connection
+            talk(connection)
+
     def raw(talk):
         server = socket.create_server(("127.0.0.1", 0))
         opened.append(server)
@@ -132,7 +137,7 @@ def raw():
                 except OSError:
                     return
                 opened.append(connection)
-                threading.Thread(target=talk, args=(connection,), daemon=True).start()
+                threading.Thread(target=serve, args=(talk, connection), daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
         return f"http://user:secret@127.0.0.1:{server.getsockname()[1]}/?token=secret"
@@ -145,13 +150,10 @@ def raw():
 def drip(connection):
     """Send one byte after another, so that no timeout of a socket ends."""
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n{"
-    try:
-        connection.sendall(head[:20])
-        while True:
-            connection.sendall(b"X")
-            time.sleep(0.05)
-    except OSError:
-        pass
+    connection.sendall(head[:20])
+    while True:
+        connection.sendall(b"X")
+        time.sleep(0.05)
 
 
 @pytest.mark.integration
