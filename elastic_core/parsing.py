@@ -34,6 +34,7 @@ Parser = Callable[[object], T]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 LONGEST_NAME = 255
 """The maximum number of characters in a name that nodes exchange."""
+_LONGEST_S = 9 * 10**9  # some 285 years, which still fit a 64-bit number of nanoseconds
 
 
 def unexpected(expected: str, found: object) -> ValueError:
@@ -118,6 +119,13 @@ def _number(raw: object) -> float | None:
         return None
 
 
+def _seconds(raw: object) -> float | None:
+    number = _number(raw)
+    if number is not None and number > _LONGEST_S:
+        raise unexpected(f"at most {_LONGEST_S:,} seconds", raw)
+    return number
+
+
 def integer(least: float | None = None, most: float | None = None) -> Parser[int]:
     """Return a parser for whole numbers within inclusive bounds."""
     return _within(_whole_number, "a whole number", least, None, most)
@@ -147,12 +155,12 @@ def _within(
 
 def seconds(*, above: float | None = None) -> Parser[float]:
     """Return a parser for finite durations in seconds: at least 0 or, if `above` is given, more than `above`."""
-    return _within(_number, "a number of seconds", 0 if above is None else None, above, None)
+    return _within(_seconds, "a number of seconds", 0 if above is None else None, above, None)
 
 
 def seconds_or_none(raw: object) -> float:
     """Parse a duration of at least 0.1 seconds. Returns 0.0 for 0 and `none`, which disable the feature."""
-    number = 0.0 if isinstance(raw, str) and raw.strip().lower() == "none" else _number(raw)
+    number = 0.0 if isinstance(raw, str) and raw.strip().lower() == "none" else _seconds(raw)
     if number is None or not (number == 0 or number >= 0.1):
         raise unexpected("a number of seconds >= 0.1, or 0 or none to disable", raw)
     return number
@@ -201,8 +209,8 @@ def parser_of(option: Option) -> Parser[Any]:
     elif option.type is int:
         parse = _within(_whole_number, "a whole number", option.least, option.above, option.most)
     else:
-        what = "a number of seconds" if option.unit == "seconds" else "a number"
-        parse = _within(_number, what, option.least, option.above, option.most)
+        read, what = (_seconds, "a number of seconds") if option.unit == "seconds" else (_number, "a number")
+        parse = _within(read, what, option.least, option.above, option.most)
     return _silent(parse) if option.secret else parse
 
 

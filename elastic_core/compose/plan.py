@@ -128,6 +128,17 @@ class Plan:
             ConfigurationError: the starter does not exist, cannot run this kind of work, or would fork the agent
                 although the backend's client does not survive a fork.
         """
+        asked = self._starter_for(work)
+        made = asked.record.factory(self._context(asked), work)
+        return cast("Starter", AttributedProxy(made, ("start", "result"), asked.provided, _HELPED))
+
+    def explained_starter(self, work: Work) -> Mapping[str, Any]:
+        """Return the worker starter's facts for `elastic explain`. They are empty if it has no `explain`. Raises
+        ConfigurationError if the starter does not exist or must not fork the agent."""
+        asked = self._starter_for(work)
+        return {} if asked.record.explain is None else asked.record.explain(self._context(asked), work)
+
+    def _starter_for(self, work: Work) -> Chosen[WorkerStarterRecord]:
         asked = self.starter
         if asked is None:
             name = self.settings.start_method if work.function else "subprocess"
@@ -139,14 +150,7 @@ class Plan:
             raise ConfigurationError(
                 Problem(flag, f"{record.name} forks the agent, but {why}; use spawn or forkserver")
             )
-        made = record.factory(self._context(asked), work)
-        return cast("Starter", AttributedProxy(made, ("start", "result"), asked.provided, _HELPED))
-
-    def explained_starter(self, work: Work) -> Mapping[str, Any]:
-        """Return the worker starter's facts for `elastic explain`. They are empty if it has no `explain`."""
-        if self.starter is None or self.starter.record.explain is None:
-            return {}
-        return self.starter.record.explain(self._context(self.starter), work)
+        return asked
 
     def made_watchdog(self) -> Watchdog | None:
         """Create the watchdog without starting it. Returns None if no watchdog is selected."""

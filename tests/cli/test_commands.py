@@ -163,6 +163,12 @@ def test_explain_shows_settings_and_what_run_would_reject(starter, capsys):
     assert ("no-starter" in errors) == bool(starter)
 
 
+def test_explain_rejects_a_starter_that_would_fork_with_a_client_that_does_not_survive(capsys):
+    flags = "--rdzv-backend etcd --rdzv-endpoint h:1 --rdzv-id j --nnodes 2 --worker-starter fork"
+    assert cli.main(["explain", *flags.split(), "train.py"]) == 2
+    assert "--worker-starter: fork forks the agent" in capsys.readouterr().err
+
+
 def test_plugin_option_errors_are_reported_with_flag_errors(capsys):
     assert cli.main(["run", "--rdzv-backend=local", "--rdzv-conf=master_prot=1", "--max-restarts=x", "train.py"]) == 2
     errors = capsys.readouterr().err

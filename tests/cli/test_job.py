@@ -153,6 +153,7 @@ def test_command_requires_endpoint_and_job_id(command, capsys):
         ("status --rdzv-backend=local --rdzv-endpoint=h --rdzv-id=j", "jobs on the backend 'local' cannot be observed"),
         ("status --rdzv-backend=missing --rdzv-endpoint=h --rdzv-id=j", "no rendezvous backend named 'missing' is"),
         ("status --rdzv-endpoint=h --rdzv-id=j --timeout=0", "--timeout: expected a number of seconds > 0"),
+        ("drain a --rdzv-endpoint=h --rdzv-id=j --deadline=1e19", "--deadline: expected at most 9,000,000,000 seconds"),
         ("status node7 --rdzv-endpoint=h --rdzv-id=j", "elastic status: expected only flags, found node7"),
         ("drain --rdzv-endpoint=h --rdzv-id=j", "elastic drain: expected NODE, found nothing"),
         ("serve", "--rdzv-endpoint: elastic serve requires"),

@@ -46,6 +46,7 @@ def test_typed_values_are_accepted():
         (JOIN, "nan", "expected a number of seconds, found 'nan'"),
         (PROTOCOL, True, "expected a string, found True"),
         (GRACE, "-1", "expected a number of seconds >= 0, found '-1'"),
+        (GRACE, "1e19", "expected at most 9,000,000,000 seconds, found '1e19'"),
         (PACE, 0, "expected a number > 0 and <= 9.5, found 0"),
         (PACE, 10, "expected a number > 0 and <= 9.5, found 10"),
         (PEERS, "1", "expected a whole number from 2 to 8, found '1'"),
