@@ -194,13 +194,14 @@ class Barrier:
 
     def _too_late(self, view: DocumentView) -> str:
         bounds, seconds = self._settings.bounds, self._settings.timeout
-        found = "no rendezvous exists"
+        found, advice = "no rendezvous exists", "start more nodes or raise the timeout (--rdzv-conf timeout=...)"
         if view.document is not None:
             joined = len(view.document.participants)
             found = f"the rendezvous is {view.document.status.value}, with {joined} node(s)"
+            if joined >= bounds.least and self._settings.last_call >= seconds:
+                advice = f"raise the timeout above last_call_timeout, which is {self._settings.last_call:g} s"
         return (
-            f"no round of at least {bounds.least} nodes formed with this node within {seconds:g} s: {found}; "
-            "start more nodes or raise the timeout (--rdzv-conf timeout=...)"
+            f"no round of at least {bounds.least} nodes formed with this node within {seconds:g} s: {found}; {advice}"
         )
 
     # -- writing

@@ -216,6 +216,12 @@ def test_job_can_be_closed_before_it_starts(job):
     assert node.is_closed()
 
 
+def test_timeout_during_the_last_call_is_explained(job):
+    node = job(1, 2, timeout=1.5, last_call=30.0).node()
+    with pytest.raises(RendezvousTimeoutError, match="raise the timeout above last_call_timeout, which is 30 s"):
+        node.next_rendezvous()
+
+
 def test_join_times_out_and_leaves_no_keys(job):
     running = job(2, 2, timeout=1.5)
     with pytest.raises(RendezvousTimeoutError, match=r"at least 2 nodes .* within 1\.5 s"):
