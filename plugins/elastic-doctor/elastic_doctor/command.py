@@ -103,6 +103,7 @@ the flags of elastic run, see elastic run --help.
             ExitCode.SUCCESS: "no faults; there may be warnings",
             ExitCode.BAD_CONFIGURATION: "a run would fail on this machine, or with these flags",
             ExitCode.RENDEZVOUS_TIMEOUT: "too few doctors joined (--peers)",
-            ExitCode.STORE_UNREACHABLE: "the store does not answer, although a server listens or --expect-store is set",
+            ExitCode.STORE_UNREACHABLE: "the store does not answer, although a server listens, or --expect-store or "
+            "--peers is set",
         },
     )
