@@ -28,6 +28,8 @@ _SOURCES = {
     "http": _Source("the URL --notice-url returns a notice", "url", "watch_url"),
 }
 
+_OPTIONS = {"file": "notice_file", "http": "notice_url"}  # what a source needs
+
 
 @hookimpl
 def elastic_add_options() -> list[Option]:
@@ -35,7 +37,7 @@ def elastic_add_options() -> list[Option]:
     return [
         Option("notices", str, None, f"notice sources to watch, separated by commas: {', '.join(_SOURCES)}"),
         Option("notice_file", str, None, "the file whose existence the source file reports"),
-        Option("notice_url", str, None, "the URL that the source http polls"),
+        Option("notice_url", str, None, "the URL that the source http polls", secret=True),
         Option("notice_interval", float, None, every, "seconds", least=0.1, most=3600),
         Option("notice_endpoint", str, None, "URL of the metadata service; the default depends on the cloud"),
     ]
@@ -49,6 +51,10 @@ def elastic_notices() -> list[NoticeRecord]:
 def _record(name: str, source: _Source) -> NoticeRecord:
     def watch(context: Context, pause: Pause) -> Notices:
         if name not in _selected(context):
+            option = _OPTIONS.get(name)
+            if option and context.options[option]:
+                flag, reason = f"--{option.replace('_', '-')}", f"has no effect without --notices={name}"
+                context.log.warning("setting ignored", origin=flag, reason=reason)
             return iter(())
         notices: Notices = getattr(import_module(f"elastic_notices.{source.module}"), source.function)(context, pause)
         return notices

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import urllib3
 
@@ -48,10 +49,11 @@ class Web:
         except ValueError:
             url = urllib3.util.Url()
         if url.scheme not in ("http", "https") or not url.host:
-            raise ConfigurationError(Problem(origin, f"expected a URL such as http://host:port, found {base!r}"))
+            raise ConfigurationError(Problem(origin, "expected a URL such as http://host:port"))
         self._base = base
         self._where = f"{url.scheme}://{url.netloc}"  # without the query, which may contain a secret
         self._call: BackgroundCall[Answer] | None = None
+        self._socket: socket.socket | None = None  # of the last request
 
     def ask(
         self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET", held: Duration = 0.0
@@ -60,7 +62,8 @@ class Web:
         hold a long poll for `held` seconds.
 
         Each request runs in its own thread, because a socket's timeout restarts with every byte and a name lookup has
-        no time limit. A request does not begin before the previous one has ended.
+        no time limit. At the limit, the connection is closed, which ends the request. A request does not begin before
+        the previous one has ended.
 
         Raises:
             OSError: there was no response in time, or it was too long.
@@ -75,15 +78,21 @@ class Web:
         try:
             return self._call.result(limit)
         except CallTimeout:
+            with contextlib.suppress(OSError):  # the request has just ended
+                if self._socket is not None:
+                    self._socket.shutdown(socket.SHUT_RDWR)
             raise OSError(f"{self._where} did not answer within {limit:g} s") from None
         except urllib3.exceptions.HTTPError as error:
             raise OSError(f"{self._where} does not answer: {str(error).rpartition(': ')[2]}") from None
 
     def _request(self, path: str, headers: Mapping[str, str] | None, method: str, limit: Duration) -> Answer:
-        with urllib3.PoolManager() as pool:  # a service may close an idle connection just before the next request
+        url = self._base.rstrip("/") + path if path else self._base
+        # A new pool for each request, because a service may close an idle connection just before the next request.
+        with urllib3.connection_from_url(url) as pool:
+            pool.ConnectionCls = self._holding(pool.ConnectionCls)
             response = pool.request(
                 method,
-                self._base.rstrip("/") + path if path else self._base,
+                urllib3.util.parse_url(url).request_uri,
                 headers=headers,
                 timeout=urllib3.Timeout(limit),
                 retries=False,
@@ -96,3 +105,13 @@ class Web:
                 if response.read(1):  # it also raises if the body is shorter than announced
                     raise OSError(f"the response from {self._where} is longer than {MOST_BYTES} bytes")
         return Answer(response.status, body.decode(), response.headers)
+
+    def _holding(self, kind: Any) -> Any:
+        """Return a class of connections like `kind` that also leave their socket here."""
+
+        class Connection(kind):  # type: ignore[misc]
+            def connect(connection) -> None:  # noqa: N805
+                super().connect()
+                self._socket = connection.sock
+
+        return Connection

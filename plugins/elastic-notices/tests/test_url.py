@@ -184,6 +184,35 @@ def test_hostile_server_is_logged_once(talk, said, raw, polls, log, monkeypatch)
     assert "secret" not in reason
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_response_that_trickles_does_not_hold_up_later_polls(version, raw, start, monkeypatch):
+    monkeypatch.setattr(web, "LIMIT", 0.3)
+    head = f"HTTP/{version} 200 OK\r\nContent-Length: 100000\r\n\r\n{{".encode()
+    answers = iter([head])
+
+    def talk(connection):
+        connection.recv(9999)
+        first = next(answers, None)
+        if first is None:
+            connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{"reason": "go"}')
+        while first is not None:
+            connection.sendall(first)
+            first = b"X"
+            time.sleep(0.05)
+
+    left = iter([True] * 4)
+    (notice,) = start("http", lambda seconds: next(left, False), notice_url=raw(talk))
+    assert notice.reason == "go"
+
+
+@pytest.mark.parametrize("url", ["http://me:secret@[zz]/", "ftp://me:secret@node0/?secret"])
+def test_secrets_in_a_url_are_not_shown(url, start):
+    with pytest.raises(ConfigurationError) as raised:
+        start("http", notice_url=url)
+    assert "secret" not in str(raised.value)
+
+
 def answer_once(connection):
     """Close the connection at its second request, as servers do if the request arrives when the connection expires."""
     connection.recv(9999)

@@ -65,7 +65,8 @@ def make_spans(tracer: Tracer, fact: Recovered) -> None:
     whole = tracer.start_span("recovery", Context(), start_time=_nanoseconds(begun), attributes=attributes)
     for part in PARTS:
         ended = begun + getattr(recovery, part)
-        child = tracer.start_span(part, set_span_in_context(whole), start_time=_nanoseconds(begun))
+        context, at = set_span_in_context(whole), _nanoseconds(begun)
+        child = tracer.start_span(part, context, start_time=at, attributes=attributes)
         child.end(_nanoseconds(ended))
         begun = ended
     whole.end(_nanoseconds(recovery.at))

@@ -37,13 +37,14 @@ def test_each_recovery_is_a_span_with_a_child_for_each_part():
     spans = memory.get_finished_spans()
     assert [span.name for span in spans] == ["detect", "stop", "rendezvous", "start", "recovery"] * 2
     *parts, whole = spans[5:]
-    assert whole.attributes == {
+    attributes = {
         "elastic.run_id": "job",
         "elastic.node": "node7",
         "elastic.round": 2,
         "elastic.cause": "hang",
         "elastic.reason": "rank 3",
     }
+    assert [span.attributes for span in (*parts, whole)] == [attributes] * 5
     assert {span.parent.span_id for span in parts} == {whole.context.span_id}
     assert whole.parent is None
     assert whole.context.trace_id != spans[4].context.trace_id
