@@ -161,7 +161,7 @@ def check_writable(path: Path) -> None:
             return
         reason = "not a writable file" if place.exists() else "no such folder"
     except OSError as error:
-        reason = f"{error.strerror}: {error.filename}"
+        reason = f"{error.strerror}: {error.filename or path}"
     raise ConfigurationError(Problem("--result-file", f"cannot write to {path}: {reason}; choose another file"))
 
 

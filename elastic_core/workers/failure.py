@@ -31,6 +31,7 @@ _WHOLE: Duration = 1.0  # error files record times in whole seconds
 _DEEPEST = 50  # nesting levels in an error file; it is bounded, because later code processes the content recursively
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _UNREAD = "the error file "  # begins the message in place of the content of an error file
+_UNKNOWN = re.compile(rf"{_UNREAD}(is a |is not a |cannot be read)")  # the worker may not have written it
 _SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError): ")
 _REJECTED = re.compile(r'\s*File ".*", line \d+$|SyntaxError: .* in file .* on line \d+, ')
 _FRAME = re.compile(r'\s*File "(.*)", line \d+, in ')
@@ -79,7 +80,8 @@ class Evidence:
     def failed(self) -> bool:
         """Whether the worker failed, as opposed to exiting on the agent's signal. A worker that hung has failed, as has
         one that wrote an error file and exited with an error code."""
-        return bool(self.killed_for) or (self.exit.exitcode != 0 and (bool(self.error_data) or not self.stopped))
+        wrote = bool(self.error_data) and not _UNKNOWN.match(error_message(self.error_data))
+        return bool(self.killed_for) or (self.exit.exitcode != 0 and (wrote or not self.stopped))
 
     @property
     def shows_traceback(self) -> bool:
@@ -151,18 +153,18 @@ def read_error_file(path: Path) -> dict[str, Any]:
         return {}
     except OSError as error:
         if error.errno == errno.ELOOP:
-            return {"message": "the error file is a link and was not read"}
-        return {"message": f"the error file cannot be read: {error.strerror}"}
+            return {"message": f"{_UNREAD}is a link and was not read"}
+        return {"message": f"{_UNREAD}cannot be read: {error.strerror}"}
 
 
 def _read(fd: int) -> dict[str, Any]:
     kind = stat.S_IFMT(os.fstat(fd).st_mode)
     if kind != stat.S_IFREG:
-        return {"message": f"the error file is {_KINDS.get(kind, 'not a regular file')} and was not read"}
+        return {"message": f"{_UNREAD}is {_KINDS.get(kind, 'not a regular file')} and was not read"}
     with open(fd, "rb", closefd=False) as file:
         raw = file.read(_ERROR_FILE_LIMIT + 1)
     if len(raw) > _ERROR_FILE_LIMIT:
-        return {"message": f"the error file is longer than {_ERROR_FILE_LIMIT} bytes and was not read"}
+        return {"message": f"{_UNREAD}is longer than {_ERROR_FILE_LIMIT} bytes and was not read"}
     return _parsed(raw)
 
 
@@ -174,7 +176,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         data = raw.decode(errors="replace")
     if _is_deep(data):
-        return {"message": f"the error file is nested deeper than {_DEEPEST} levels and was not read"}
+        return {"message": f"{_UNREAD}is nested deeper than {_DEEPEST} levels and was not read"}
     return data if isinstance(data, dict) else {"message": str(data)}
 
 

@@ -362,6 +362,15 @@ def test_error_before_stop_is_reported_as_failure(plan):
     assert found.message == "ValueError: no samples"
 
 
+def test_unreadable_error_file_of_a_stopped_worker_proves_no_failure(plan, tmp_path):
+    (tmp_path / "file").write_text("in place of a folder")
+    for path in (tmp_path, tmp_path / "file" / "error.json"):
+        data = read_error_file(path)
+        assert "read" in data["message"]
+        assert explain([evidence(0, -15, stopped=True, error_data=data)], plan()) == {}
+        assert explain([evidence(0, 3, error_data=data)], plan()).keys() == {10}
+
+
 def test_workers_stopped_on_request_have_not_failed(plan):
     assert explain([evidence(0, -15, stopped=True), evidence(1, 0)], plan(2)) == {}
     assert explain([], plan()) == {}
