@@ -34,6 +34,7 @@ Parser = Callable[[object], T]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 LONGEST_NAME = 255
 """The maximum number of characters in a name that nodes exchange."""
+_MOST_WORKERS = 2**16  # on one node
 _LONGEST_S = 9 * 10**9  # some 285 years, which still fit a 64-bit number of nanoseconds
 
 
@@ -193,11 +194,13 @@ def parse_log_level(raw: object) -> str:
 def parse_process_count(raw: object) -> int | str:
     """Parse a number of workers, or the name of a device type that the agent counts later."""
     number = _whole_number(raw)
-    if number is not None and number >= 1:
+    if number is not None and 1 <= number <= _MOST_WORKERS:
         return number
     if number is None and isinstance(raw, str) and _NAME.fullmatch(raw):
         return raw
-    raise unexpected("a number of workers >= 1, or auto, cpu, gpu, xpu or another accelerator's name", raw)
+    raise unexpected(
+        f"a number of workers from 1 to {_MOST_WORKERS:,}, or auto, cpu, gpu, xpu or another accelerator's name", raw
+    )
 
 
 def parser_of(option: Option) -> Parser[Any]:

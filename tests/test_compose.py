@@ -450,11 +450,12 @@ def test_command_needs_no_interpreter(plugin, words):
     assert noted() == [program, "--lr=1"]
 
 
+@pytest.mark.parametrize("environ", [{}, {"PYTHON_EXEC": ""}])
 @pytest.mark.parametrize("values", [{"no_python": False}, {"run_path": True}])
-def test_scripts_default_to_this_interpreter(values, plugin, tmp_path):
+def test_scripts_default_to_this_interpreter(values, environ, plugin, tmp_path):
     script, seen = tmp_path / "train.py", tmp_path / "seen"
     script.write_text(f"import sys\nopen({str(seen)!r}, 'w').write(' '.join([sys.executable, __name__, *sys.argv]))")
-    run(plugin, (str(script), "--lr=1"), **values)
+    run(plugin, (str(script), "--lr=1"), environ={**os.environ, **environ}, **values)
     assert seen.read_text().split() == [sys.executable, "__main__", str(script), "--lr=1"]
 
 

@@ -48,7 +48,7 @@ def script_entry(settings: Settings, script: str, args: tuple[str, ...], environ
         from elastic_core.workers.functions import run_script
 
         return function_entry(run_script, (script, *args), name=script)
-    python = (environ.get("PYTHON_EXEC", sys.executable), "-u")
+    python = (environ.get("PYTHON_EXEC") or sys.executable, "-u")
     if settings.no_python:
         command: tuple[str, ...] = (script, *args)
     elif settings.module:
@@ -116,7 +116,11 @@ def _log_dir(settings: Settings, stack: contextlib.ExitStack) -> Path | None:
     if settings.log_dir == Path(os.devnull) and settings.logs_specs is None:
         return None  # as with torchrun, there are no log files
     if settings.log_dir is not None:
-        return check_log_dir(Path(os.path.abspath(settings.log_dir)))  # noqa: PTH100 - without following links
+        try:
+            folder = Path(os.path.abspath(settings.log_dir))  # noqa: PTH100 - without following links
+        except OSError as error:  # the current folder has been deleted
+            raise unwritable(error, log_dir=True) from error
+        return check_log_dir(folder)
     if not _writes_files(settings):
         return None
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -31,6 +32,7 @@ Kubernetes Indexed Job, the default.
 
 _EXAMPLE = "elastic run --nnodes 2:4 --nproc-per-node 8 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py"
 _WIDTH = 100
+_USER = re.compile(r"(?<=://)[^/@\s]*(?=@)")  # a URL's user, perhaps with a password
 
 
 def as_dict(
@@ -108,7 +110,7 @@ def _plugin_options(reading: Reading, options: Iterable[Option]) -> dict[str, di
     entries = {}
     for option in options:
         value = reading.added[option.name]
-        shown = HIDDEN if option.secret and value is not None else value
+        shown = HIDDEN if option.secret and value is not None else _plain(value)
         entries[option.name] = {"value": shown, "unit": option.unit, "origin": reading.origins[option.name]}
     return entries
 
@@ -136,7 +138,7 @@ def _plain(value: Any) -> Any:
         return sorted(value)
     if isinstance(value, tuple):
         return [item.name if isinstance(item, signal.Signals) else str(item) for item in value]
-    return value
+    return _USER.sub(HIDDEN, value) if isinstance(value, str) else value
 
 
 def help_text(added_options: Iterable[Option] = ()) -> str:

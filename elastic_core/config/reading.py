@@ -17,7 +17,14 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.config.resolve import broken_rules, resolved, scheduler_problems, script_problems, with_backend
+from elastic_core.config.resolve import (
+    broken_rules,
+    resolved,
+    scheduler_problems,
+    script_problems,
+    with_backend,
+    without_effect,
+)
 from elastic_core.config.settings import SPECS, Settings
 from elastic_core.config.sources import RENDEZVOUS, RUN, config_file, fallbacks, from_command_line, from_environment
 from elastic_core.config.spec import DEFAULT, Findings, Origins, RawValue, Spec, specs_of_options
@@ -232,7 +239,7 @@ def read(
         added=added,
         own={name: values[name] for name in own_specs},
         tables=tables,
-        left_out=gathered.left_out,
+        left_out=[*gathered.left_out, *without_effect(settings, origins)],
     )
 
 

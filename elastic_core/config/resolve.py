@@ -134,6 +134,21 @@ def _health(settings: Settings, origins: Origins) -> Changes:
     return {"health": (compat.HEALTH_ENDPOINT, "--health-port is set")}
 
 
+_PARTS = {
+    "watchdog_conf": "watchdog",
+    "health_conf": "health",
+    "warm_start_cache": "warm_start",
+    "warm_start_exclude": "warm_start",
+}
+
+
+def without_effect(settings: Settings, origins: Origins) -> Iterator[Problem]:
+    """Yield a problem for each given setting of a part that no other setting selects."""
+    for name, part in _PARTS.items():
+        if getattr(settings, name) and not getattr(settings, part):
+            yield Problem(origins[name], f"has no effect without {SPECS[part].flag}")
+
+
 _OF_BACKENDS = {name for name, spec in SPECS.items() if spec.group in ("nodes", "rendezvous")}
 
 

@@ -108,7 +108,7 @@ def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str,
 
 def to_load(home: str) -> str:
     """Return the advice for a missing plugin of the distribution `home`."""
-    return f"pip install {home}; if it is installed, elastic plugins shows why it was not loaded"
+    return f"pip install {home}; if it is installed, elastic plugins shows why its options are missing"
 
 
 def _match(word: str, specs: Mapping[str, Spec]) -> tuple[Spec | None, str | None]:
@@ -150,7 +150,8 @@ def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> F
             findings.found[spec.name] = RawValue(environ[own[0]], own[0])
     valid = {PREFIX + name.upper() for name in specs}
     for name in sorted({name for name in environ if name.startswith(PREFIX)} - valid - NOT_SETTINGS):
-        near = nearest(name.removeprefix(PREFIX), (variable.removeprefix(PREFIX) for variable in valid), _TYPING_ERROR)
+        known = (variable.removeprefix(PREFIX) for variable in sorted(valid | NOT_SETTINGS))
+        near = nearest(name.removeprefix(PREFIX), known, _TYPING_ERROR)
         if home := FLAG_HOMES.get(name.removeprefix(PREFIX).lower()):
             findings.left_out.append(Problem(name, f"a plugin that is not loaded reads it; {to_load(home)}"))
         elif near is not None:
@@ -230,10 +231,10 @@ def config_file(named: RawValue | None, cwd: Path, home: str) -> ConfigFile:
     try:
         table = _table(path)
         if table is None and named is not None:
-            raise _Unreadable(f"{path} has no table [tool.elastic]; add it, or name another file")
+            raise _Unreadable("no table [tool.elastic]; add it, or name another file")
         return ConfigFile(path, table or {}, left_out=left_out)
     except _Unreadable as error:
-        problem = Problem(str(path) if named is None else named.origin, str(error))
+        problem = Problem(str(path), str(error)) if named is None else Problem(named.origin, f"{path}: {error}")
         return ConfigFile(path, problem=problem, left_out=left_out)
 
 
@@ -305,15 +306,15 @@ def _parse(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8-sig")  # some editors begin the file with a byte order mark
     except OSError as error:
-        raise _Unreadable(f"cannot read the config file {path}: {error.strerror}") from None
+        raise _Unreadable(f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise _Unreadable(f"{path} is not valid UTF-8 (at byte {error.start}); save it as UTF-8") from None
+        raise _Unreadable(f"not valid UTF-8 (at byte {error.start}); save it as UTF-8") from None
     # Imported here because most runs have no config file.
     toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         parsed: dict[str, Any] = toml.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _Unreadable(f"{path} is not valid TOML: {error}") from None
+        raise _Unreadable(f"not valid TOML: {error}") from None
     return parsed
 
 

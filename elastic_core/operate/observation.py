@@ -200,16 +200,16 @@ def observed(
         empty = JobObservation(begun, begun, Observation.of(settings_of(params)))
         try:
             job = within(timeout + GRACE, lambda: watcher.look(empty), settings.rdzv_endpoint)
-        except RendezvousConnectionError as error:
+            if job.is_empty:
+                unsigned = f" ({seal.refused} entries are not signed with this secret)" if seal.refused else ""
+                raise NotFoundError(
+                    f"no job with the id {settings.rdzv_id!r} at {settings.rdzv_endpoint}{unsigned}; --rdzv-id, "
+                    "--rdzv-endpoint and --rdzv-secret-file must have the same values as on the job's nodes"
+                )
+            yield watcher, within(job.longest + timeout + GRACE, lambda: watcher.watch(job), settings.rdzv_endpoint)
+        except RendezvousConnectionError as error:  # also one that the caller has raised
             record = target.manager.backend_named(settings.rdzv_backend)
             if record is None or not record.hosted:
                 raise
             message = f"{error}; if the job has ended, so has its store, which the job's nodes host"
             raise RendezvousConnectionError(message) from error
-        if job.is_empty:
-            unsigned = f" ({seal.refused} entries are not signed with this secret)" if seal.refused else ""
-            raise NotFoundError(
-                f"no job with the id {settings.rdzv_id!r} at {settings.rdzv_endpoint}{unsigned}; --rdzv-id, "
-                "--rdzv-endpoint and --rdzv-secret-file must have the same values as on the job's nodes"
-            )
-        yield watcher, within(job.longest + timeout + GRACE, lambda: watcher.watch(job), settings.rdzv_endpoint)

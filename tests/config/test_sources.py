@@ -140,6 +140,13 @@ def test_config_file_overrides_loglevel(config_reader):
     assert config_reader.read("train.py", {"LOGLEVEL": "DEBUG"}).origins["log_level"] == "elastic.toml: log-level"
 
 
+@pytest.mark.parametrize("flag", ["--watchdog-conf=path=x", "--health-conf=hots=1", "--warm-start-exclude=numpy"])
+def test_options_of_a_part_that_is_off_are_reported(flag, config_reader):
+    ((origin, reason),) = left_out(config_reader.read(f"{flag} train.py")).items()
+    assert flag.startswith(origin)
+    assert "has no effect without" in reason
+
+
 def left_out(reading):
     return {problem.origin: problem.message for problem in reading.left_out}
 
@@ -151,6 +158,7 @@ def test_another_programs_invalid_variable_is_ignored_with_a_warning(config_read
 
 
 def test_misspelled_variables_are_ignored_with_a_warning(config_reader):
+    assert "ELASTIC_DISABLE_PLUGINS" in str(left_out(config_reader.read("train.py", {"ELASTIC_DISABLE_PLUGIN": "x"})))
     found = left_out(config_reader.read("train.py", {"ELASTIC_NNODE": "2", "ELASTIC_MAX_RESTART": "1"}))
     assert found["ELASTIC_NNODE"].endswith("did you mean ELASTIC_NNODES?")
     assert "ELASTIC_MAX_RESTARTS" in found["ELASTIC_MAX_RESTART"]

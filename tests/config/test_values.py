@@ -158,6 +158,7 @@ def test_signals_are_read_in_any_spelling_and_deduplicated():
         (parse_process_count, "0"),
         (parse_process_count, 0),
         (parse_process_count, "-2"),
+        (parse_process_count, "99999999999999999999"),
         (parse_process_count, "two words"),
         (parse_process_count, True),
         (parse_text, 1.5),
