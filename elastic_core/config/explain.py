@@ -32,7 +32,7 @@ Kubernetes Indexed Job, the default.
 
 _EXAMPLE = "elastic run --nnodes 2:4 --nproc-per-node 8 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py"
 _WIDTH = 100
-_USER = re.compile(r"(?<=://)[^/@\s]*(?=@)")  # a URL's user, perhaps with a password
+_USER = re.compile(r"(?<=://)[^/\s]*(?=@)")  # a URL's user, perhaps with a password
 
 
 def as_dict(

@@ -161,49 +161,36 @@ class TerminalLine:
 
 
 class ConsoleSink:
-    """The agent's own stdout or stderr. Once the reader has closed the stream, output is dropped. Output that a slow
-    reader does not accept yet is kept until the next call."""
+    """The agent's own stdout or stderr. Once the reader has closed the stream, output is dropped."""
 
     def __init__(self, fd: int) -> None:
         self.descriptor: int | None = fd  # None once the reader has closed it
         self.written = 0  # bytes; distinguishes a slow reader from one that has stopped
         self._has_failed = False
-        self._kept = bytearray()
 
-    @property
-    def behind(self) -> bool:
-        """Whether the reader has not accepted all output yet."""
-        return bool(self._kept)
-
-    def write(self, data: bytes, waits: bool = False) -> None:
-        """Write the kept output and `data`. Waits for a slow reader only if `waits` is True."""
-        self._kept += data
-        waiter = select.poll()  # not select, which cannot wait for descriptors above 1023
-        if self.descriptor is not None:
-            waiter.register(self.descriptor, select.POLLOUT)
-        while self._kept and self.descriptor is not None:
+    def write(self, data: bytes) -> None:
+        """Write all of `data`, waiting for a slow reader."""
+        rest = memoryview(data)
+        while rest and self.descriptor is not None:
             try:
-                if not waiter.poll(None if waits else 0):
-                    return
-                done = os.write(self.descriptor, self._kept[: _piece(self._kept)])
+                done = os.write(self.descriptor, rest[: _piece(rest)])
                 self.written += done
-                del self._kept[:done]
+                rest = rest[done:]
             except BlockingIOError:
-                if not waits:
-                    return
+                waiter = select.poll()  # not select, which cannot wait for descriptors above 1023
+                waiter.register(self.descriptor, select.POLLOUT)
+                waiter.poll()
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     self.descriptor = None
                 elif not self._has_failed:
                     get_logger().warning("output lost", reason=f"the console cannot be written to: {error.strerror}")
                 self._has_failed = True
-                break  # there may be space again for the next output
-        self._kept.clear()
+                return  # there may be space again for the next output
 
 
-def _piece(data: bytearray) -> int:
-    """Return how many bytes to write in one atomic call to a pipe, up to a line end if possible. Such a call does not
-    block if the pipe is writable."""
+def _piece(data: memoryview) -> int:
+    """Return how many bytes to write in one atomic call to a pipe, up to a line end if possible."""
     end = bytes(data[:_PIPE_BUF]).rfind(b"\n") + 1 if len(data) > _PIPE_BUF else len(data)
     return end or _PIPE_BUF
 
@@ -307,7 +294,7 @@ class Channel:
     def __init__(self, plan: StreamPlan, console: ConsoleSink, filtered: FileSink | None, screen: TerminalLine) -> None:
         self._plan = plan
         self._screen = screen
-        self.console = console
+        self._console = console
         self._filtered = filtered
         self._file = FileSink(plan.file) if plan.file else None
         self._tail = TailSink()
@@ -325,15 +312,10 @@ class Channel:
         return may_show and len(self._pending) > self._shown
 
     @property
-    def held_up(self) -> bool:
-        """Whether the console has to accept earlier output before more can be shown there."""
-        return self._shows and self.console.behind
-
-    @property
     def destination(self) -> int | None:
         """The descriptor of the file or, if there is no file, of the console. None if output goes to neither."""
         file = self._file.descriptor if self._file else None
-        return file if file is not None or not self._shows else self.console.descriptor
+        return file if file is not None or not self._shows else self._console.descriptor
 
     def feed(self, data: bytes) -> None:
         """Process output from the worker."""
@@ -357,9 +339,9 @@ class Channel:
         """Show a line that has been unfinished for a while, such as a prompt or a counter."""
         text = bytes(self._pending)
         if self._plan.prefix:
-            self.console.write(self._screen.line(self, self._plan.prefix, text, self._shown))
+            self._console.write(self._screen.line(self, self._plan.prefix, text, self._shown))
         else:
-            self.console.write(text[self._shown :])
+            self._console.write(text[self._shown :])
         self._shown = len(text)
 
     def close(self) -> None:
@@ -396,13 +378,13 @@ class Channel:
         text = b"".join(lines)
         shown, self._shown = self._shown, max(self._shown - len(text), 0)
         if not self._plan.prefix:
-            self.console.write(text[shown:])
+            self._console.write(text[shown:])
         elif not self._plan.terminal:
-            self.console.write(b"".join(self._plan.prefix + _ended(line) for line in lines))
+            self._console.write(b"".join(self._plan.prefix + _ended(line) for line in lines))
         else:
             first = self._screen.line(self, self._plan.prefix, lines[0], shown)
             rest = (self._screen.line(self, self._plan.prefix, line, 0) for line in lines[1:])
-            self.console.write(first + b"".join(rest))
+            self._console.write(first + b"".join(rest))
 
 
 def _ended(line: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """The output of one round: the workers' pipes and log files, and the pump that forwards output line by line.
 
-The pump is a separate thread. A blocked console (a paused terminal, a full pipe) must hold up the streams that are
-shown there, as it would without an agent. It must hold up neither other streams nor the agent."""
+The pump is a separate thread. A blocked console (a paused terminal, a full pipe) must hold up the workers that write to
+it, as it would without an agent. It must never hold up the agent."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ class OutputPump:
 
     Args:
         channels: maps the read end of each pipe to its channel.
+
+    Attributes:
+        busy: whether output is being written to the console or a file. Stays true while that write is blocked.
     """
 
     def __init__(self, channels: Mapping[int, Channel]) -> None:
         self._channels = dict(channels)
-        self._consoles = {channel.console for channel in channels.values()}
-        self._awaited: set[int] = set()  # descriptors of consoles that have to become writable
-        self._held: set[int] = set()  # pipes that are not read until then
-        self._moving = self._patient = False
         self._faulty: set[int] = set()
         self._asked: collections.deque[threading.Event] = collections.deque()
         self._ending = False
         self.moved = 0
+        self.busy = False
         with contextlib.ExitStack() as undo:  # file descriptors may run out at any of these steps
             self._selector = undo.enter_context(selectors.DefaultSelector())
             self._wake_reader, self._wake_writer = _pipe(undo)
@@ -63,15 +63,6 @@ class OutputPump:
                 self._selector.register(fd, selectors.EVENT_READ)
             undo.pop_all()
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
-
-    @property
-    def busy(self) -> bool:
-        """Whether output is being written to the console or a file. Stays true while that write is blocked."""
-        return self._moving or self._behind
-
-    @property
-    def _behind(self) -> bool:
-        return any(console.behind for console in self._consoles)
 
     def start(self) -> None:
         """Start moving output. Raises OSError if no thread can be started."""
@@ -116,8 +107,6 @@ class OutputPump:
     def _run(self) -> None:
         while self._channels and self._turn():
             pass
-        self._patient = True
-        self._flush()
         # Do not wait for the ends of the streams, because a process outside the workers' sessions may keep them open.
         for fd in list(self._channels):
             if self._take_what_is_there(fd):
@@ -130,47 +119,24 @@ class OutputPump:
 
     def _turn(self) -> bool:
         """Wait once, and handle what has arrived. Returns false if the pump must end."""
-        unfinished = {
-            fd: channel for fd, channel in self._channels.items() if channel.unfinished and fd not in self._held
-        }
+        unfinished = {fd: channel for fd, channel in self._channels.items() if channel.unfinished}
         ready = self._selector.select(_UNFINISHED_LINE_AFTER if unfinished else None)
         if not ready:
             for fd, channel in unfinished.items():
                 self._guarded(fd, channel.show_unfinished)
         fds = {key.fd for key, _ in ready}
-        if fds & self._awaited:
-            self._flush()
-        for fd in fds & self._channels.keys():
+        for fd in fds - {self._wake_reader}:
             self._read(fd)
-        if self._wake_reader in fds and not os.read(self._wake_reader, _CHUNK):
+        return self._wake_reader not in fds or self._woken()
+
+    def _woken(self) -> bool:
+        """Handle a request from `catch_up`. Returns false if the wake pipe is closed, so the pump must end."""
+        if not os.read(self._wake_reader, _CHUNK):
             return False
-        if self._asked:
-            for fd in list(self._channels):
-                self._take_what_is_there(fd)
-            if not self._behind:
-                self._answer()
-        if self._held or self._behind:
-            self._hold()
+        for fd in list(self._channels):
+            self._take_what_is_there(fd)
+        self._answer()
         return True
-
-    def _flush(self) -> None:
-        for console in self._consoles:
-            if console.behind:
-                console.write(b"", self._patient)
-
-    def _hold(self) -> None:
-        """Wait for the consoles that have to accept earlier output, and read no pipe whose output is shown there."""
-        awaited = {
-            console.descriptor for console in self._consoles if console.behind and console.descriptor is not None
-        }
-        held = {fd for fd, channel in self._channels.items() if channel.held_up}
-        for fd in (self._awaited - awaited) | (held - self._held):
-            self._selector.unregister(fd)
-        for fd in awaited - self._awaited:
-            self._selector.register(fd, selectors.EVENT_WRITE)
-        for fd in self._held - held:
-            self._selector.register(fd, selectors.EVENT_READ)
-        self._awaited, self._held = awaited, held
 
     def _answer(self) -> None:
         while self._asked:
@@ -181,12 +147,10 @@ class OutputPump:
         data = os.read(fd, _CHUNK)
         self.moved += len(data)
         if data:
-            self._moving = True
+            self.busy = True
             channel = self._channels[fd]
             self._guarded(fd, lambda: channel.feed(data))
-            if self._patient:
-                self._flush()
-            self._moving = False
+            self.busy = False
         else:
             self._end(fd)
         return len(data)
@@ -208,10 +172,9 @@ class OutputPump:
                 get_logger().warning("output lost", reason=reason)
 
     def _take_what_is_there(self, fd: int) -> bool:
-        """Move the output that is in the pipe now, but not all that is added, until the console holds it up. Returns
-        false at the stream's end."""
-        left, channel = _LARGEST_PIPE, self._channels[fd]
-        while left > 0 and not channel.held_up and wait_readable(fd, 0):
+        """Move the output that is in the pipe now, but not all that is added. Returns false at the stream's end."""
+        left = _LARGEST_PIPE
+        while left > 0 and wait_readable(fd, 0):
             moved = self._read(fd)
             if not moved:
                 return False
@@ -219,12 +182,8 @@ class OutputPump:
         return True
 
     def _end(self, fd: int) -> None:
-        if fd not in self._held:
-            self._selector.unregister(fd)
-        self._held.discard(fd)
+        self._selector.unregister(fd)
         self._guarded(fd, self._channels.pop(fd).close)
-        if self._patient:
-            self._flush()
         os.close(fd)
 
     def _guarded(self, fd: int, move: Callable[[], None]) -> None:

@@ -130,7 +130,7 @@ def test_explain_hides_secrets(form, capsys):
     shown, errors = capsys.readouterr()
     assert "hidden" not in shown + errors
     assert shown.count("***") == 2
-    flags = "--rdzv-endpoint http://me:hidden@node0:29400 --nnodes 2 --rdzv-id j"
+    flags = "--rdzv-endpoint http://me:hid@hidden@node0:29400 --nnodes 2 --rdzv-id j"
     cli.main(["explain", *flags.split(), *form.split()])
     assert "hidden" not in capsys.readouterr().out
 

@@ -149,9 +149,7 @@ def test_blocked_console_does_not_block_the_agent(pump, pipe, helpers_gone):
 class BrokenConsole:
     """A console that raises."""
 
-    behind = False
-
-    def write(self, data, waits=False):
+    def write(self, data):
         raise ValueError("no such color")
 
 
@@ -188,35 +186,6 @@ def test_catch_up_waits_for_written_output(pump, pipe):
     assert moving.catch_up(0.0)  # immediately: the pump has ended
     os.close(pipe[1])
     reading.join(PATIENCE)
-
-
-def test_blocked_console_holds_up_only_what_is_shown_there(pump, pipe, make_pipe, until):
-    """The third stream is only kept, as with --local-ranks-filter."""
-    os.set_blocking(pipe[1], True)
-    console = ConsoleSink(pipe[1])
-    plans = [StreamPlan(captured=True, keeps_tail=True, console=shown) for shown in (True, True, False)]
-    pipes = [make_pipe() for _ in plans]
-    channels = [Channel(plan, console, None, TerminalLine()) for plan in plans]
-    moving = OutputPump({reader: channel for (reader, _), channel in zip(pipes, channels, strict=True)})
-    moving.start()
-    writing = threading.Thread(target=os.write, args=(pipes[0][1], b"x\n" * 500_000))
-    writing.start()
-    until(lambda: moving.moved > 65536, "more than a pipe holds")
-    os.write(pipes[1][1], b"y\n")
-    for _ in range(50):
-        os.write(pipes[2][1], b"z" * 9_999 + b"\n")  # much more than its pipe holds
-    until(lambda: channels[2].written == 500_000, "all of the third stream")
-    assert moving.busy
-    assert writing.is_alive()
-    received = []
-    reading = drain(pipe[0], received)
-    writing.join(PATIENCE)
-    for _, writer in pipes:
-        os.close(writer)
-    assert finish(moving)
-    os.close(pipe[1])
-    reading.join(PATIENCE)
-    assert sorted(b"".join(received).split()) == [b"x"] * 500_000 + [b"y"]
 
 
 def test_catch_up_gives_up_after_its_timeout(pump, pipe, until):

@@ -86,7 +86,7 @@ def test_slow_console_receives_all_output(pipe):
 
     thread = threading.Thread(target=read)
     thread.start()
-    ConsoleSink(writer).write(text, waits=True)
+    ConsoleSink(writer).write(text)
     os.close(writer)
     thread.join()
     assert b"".join(received) == text
