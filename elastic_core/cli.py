@@ -112,7 +112,7 @@ def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseE
 
 def explain(argv: Sequence[str]) -> None:
     """Run `elastic explain`."""
-    from elastic_core.compose.plan import origins_named, plan_of, without_missing
+    from elastic_core.compose.plan import plan_of, without_missing
     from elastic_core.compose.policy import script_entry
     from elastic_core.config.explain import as_dict, as_text
     from elastic_core.operate.commands import EXPLAIN, explain_help
@@ -123,14 +123,11 @@ def explain(argv: Sequence[str]) -> None:
     unused: Sequence[str] = ()
     broken = None
     try:
-        plan = plan_of(reading.settings, manager, reading.origins, reading.tables, reading.added)
-        unused, work = plan.unused, None
+        plan = plan_of(reading.settings, manager, reading.origins, reading.tables)
+        unused = plan.unused
         if reading.script:
-            work = script_entry(reading.settings, reading.script, reading.script_args, os.environ).work
-            starter = plan.explained_starter(work)
-        with origins_named(reading.origins):
-            if problems := list(plan.unusable(work)):
-                raise ConfigurationError(*problems)
+            entry = script_entry(reading.settings, reading.script, reading.script_args, os.environ)
+            starter = plan.explained_starter(entry.work)
     except ElasticError as error:
         broken = error  # reported after the configuration has been shown
     content = as_dict(reading, manager.added_options(), manager.secret_options(), unused, starter)

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core import compat, events
-from elastic_core.clock import SystemClock
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ConfigurationError, ElasticError, Problem
-from elastic_core.hooks.calls import Contexts, notice_sources
+from elastic_core.hooks.calls import Contexts
 from elastic_core.hooks.records import (
     HealthEndpointRecord,
     RankPolicyRecord,
@@ -28,7 +27,7 @@ from elastic_core.parsing import not_needed
 from elastic_core.text import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
@@ -129,6 +128,17 @@ class Plan:
             ConfigurationError: the starter does not exist, cannot run this kind of work, or would fork the agent
                 although the backend's client does not survive a fork.
         """
+        asked = self._starter_for(work)
+        made = asked.record.factory(self._context(asked), work)
+        return cast("Starter", AttributedProxy(made, ("start", "result"), asked.provided, _HELPED))
+
+    def explained_starter(self, work: Work) -> Mapping[str, Any]:
+        """Return the worker starter's facts for `elastic explain`. They are empty if it has no `explain`. Raises
+        ConfigurationError if the starter does not exist or must not fork the agent."""
+        asked = self._starter_for(work)
+        return {} if asked.record.explain is None else asked.record.explain(self._context(asked), work)
+
+    def _starter_for(self, work: Work) -> Chosen[WorkerStarterRecord]:
         asked = self.starter
         if asked is None:
             name = self.settings.start_method if work.function else "subprocess"
@@ -140,14 +150,7 @@ class Plan:
             raise ConfigurationError(
                 Problem(flag, f"{record.name} forks the agent, but {why}; use spawn or forkserver")
             )
-        made = record.factory(self._context(asked), work)
-        return cast("Starter", AttributedProxy(made, ("start", "result"), asked.provided, _HELPED))
-
-    def explained_starter(self, work: Work) -> Mapping[str, Any]:
-        """Return the worker starter's facts for `elastic explain`. They are empty if it has no `explain`."""
-        if self.starter is None or self.starter.record.explain is None:
-            return {}
-        return self.starter.record.explain(self._context(self.starter), work)
+        return asked
 
     def made_watchdog(self) -> Watchdog | None:
         """Create the watchdog without starting it. Returns None if no watchdog is selected."""
@@ -168,25 +171,6 @@ class Plan:
     def made_rank_policy(self) -> RankPolicy:
         """Create the selected rank policy."""
         return self.rank_policy.record.factory(self._context(self.rank_policy))
-
-    def unusable(self, work: Work | None) -> Iterator[Problem]:
-        """Yield the problems of selected parts that a run could not create. Creates them, but starts nothing."""
-        from elastic_core.health.board import StatusBoard
-
-        board = StatusBoard("", "", "", 0, SystemClock())
-        makers: list[Callable[[], object]] = [
-            self.made_watchdog,
-            lambda: self.made_health_endpoint(board),
-            self.made_rank_policy,
-            lambda: notice_sources(self.manager, self.contexts, lambda seconds: False),
-        ]
-        if work is not None:
-            makers.append(lambda: getattr(self.start_with(work), "close", bool)())
-        for make in makers:
-            try:
-                make()
-            except ConfigurationError as error:
-                yield from error.problems
 
 
 def plan_of(

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from elastic_core.compose.plan import plan_of
 from elastic_core.errors import described_error
+from elastic_core.health.board import StatusBoard
 from elastic_core.health.checks import result_of
-from elastic_core.hooks.calls import Contexts, health_checks
+from elastic_core.hooks.calls import Contexts, health_checks, notice_sources
 from elastic_core.hooks.discovery import CORE, own_version
 from elastic_core.operate.observation import GRACE
 from elastic_core.operate.target import Target
@@ -131,7 +132,20 @@ class Examination:
             plan = plan_of(self.settings, self.manager, added=self.added)
         except ConfigurationError:
             return  # it cannot even be chosen, which has been reported
-        yield from (fault(Check.BACKEND, str(problem), "correct it") for problem in plan.unusable(self.work))
+        board = StatusBoard("", "", "", 0, self.clock)
+        makers: list[Callable[[], object]] = [
+            plan.made_watchdog,
+            lambda: plan.made_health_endpoint(board),
+            plan.made_rank_policy,
+            lambda: notice_sources(self.manager, plan.contexts, lambda seconds: False),
+        ]
+        if (work := self.work) is not None:
+            makers.append(lambda: getattr(plan.start_with(work), "close", bool)())
+        for make in makers:
+            try:
+                make()
+            except ConfigurationError as error:
+                yield from (fault(Check.BACKEND, str(problem), "correct it") for problem in error.problems)
 
     def _checks(self) -> Iterator[Finding]:
         contexts, begun = Contexts(self.manager, self.settings, self.added), self.clock.now()

@@ -9,7 +9,6 @@ import pytest
 import structlog
 from elastic_notices.plugin import elastic_add_options, elastic_notices
 
-from elastic_core import cli
 from elastic_core.plugin import ConfigurationError, Context
 
 NAMES = [record.name for record in elastic_notices()]
@@ -32,12 +31,6 @@ def test_several_sources_are_selected(start, tmp_path):
 def test_unknown_source_is_a_configuration_error(start):
     with pytest.raises(ConfigurationError, match=r"--notices: no notice source is named 'asw' \(sources: aws, aws-reb"):
         start("aws", notices="file,asw")
-
-
-@pytest.mark.parametrize(("flag", "problem"), [("--notices=flie", "'flie'"), ("--notices=file", "--notice-file")])
-def test_explain_rejects_what_a_run_would_reject(flag, problem, capsys):
-    assert cli.main(["explain", flag]) == 2
-    assert problem in capsys.readouterr().err
 
 
 def test_option_of_a_source_that_is_not_selected_is_reported():
