@@ -134,19 +134,17 @@ def _health(settings: Settings, origins: Origins) -> Changes:
     return {"health": (compat.HEALTH_ENDPOINT, "--health-port is set")}
 
 
-_PARTS = {
-    "watchdog_conf": "watchdog",
-    "health_conf": "health",
-    "warm_start_cache": "warm_start",
-    "warm_start_exclude": "warm_start",
-}
-
-
 def without_effect(settings: Settings, origins: Origins) -> Iterator[Problem]:
     """Yield a problem for each given setting of a part that no other setting selects."""
-    for name, part in _PARTS.items():
-        if getattr(settings, name) and not getattr(settings, part):
-            yield Problem(origins[name], f"has no effect without {SPECS[part].flag}")
+    warm = settings.warm_start or settings.worker_starter == compat.WARM_STARTER
+    for name, selected, flag in (
+        ("watchdog_conf", settings.watchdog, "--watchdog"),
+        ("health_conf", settings.health, "--health-port"),
+        ("warm_start_cache", warm, "--warm-start"),
+        ("warm_start_exclude", warm, "--warm-start"),
+    ):
+        if getattr(settings, name) and not selected:
+            yield Problem(origins[name], f"has no effect without {flag}")
 
 
 _OF_BACKENDS = {name for name, spec in SPECS.items() if spec.group in ("nodes", "rendezvous")}

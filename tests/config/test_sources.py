@@ -147,6 +147,19 @@ def test_options_of_a_part_that_is_off_are_reported(flag, config_reader):
     assert "has no effect without" in reason
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--watchdog=file --watchdog-conf=path=x",
+        "--health-port=0 --health-conf=host=::1",
+        "--warm-start --warm-start-exclude=numpy",
+        "--worker-starter=warm --warm-start-exclude=numpy",
+    ],
+)
+def test_options_of_a_selected_part_are_not_reported(line, config_reader):
+    assert not left_out(config_reader.read(f"{line} train.py"))
+
+
 def left_out(reading):
     return {problem.origin: problem.message for problem in reading.left_out}
 
