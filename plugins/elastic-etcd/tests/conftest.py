@@ -11,9 +11,9 @@ sys.path.append(str(Path(__file__).parents[3] / "tests" / "e2e"))  # `running`, 
 
 import cluster as servers_module
 from cluster import etcd, prefix, servers, shared_servers
-from running import elastic, etcd_endpoint, job
+from running import elastic, etcd_endpoint, job, machines
 
-__all__ = ["elastic", "etcd", "etcd_endpoint", "job", "prefix", "servers", "shared_servers"]
+__all__ = ["elastic", "etcd", "etcd_endpoint", "job", "machines", "prefix", "servers", "shared_servers"]
 
 
 @pytest.fixture
