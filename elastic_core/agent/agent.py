@@ -284,12 +284,14 @@ class SimpleElasticAgent(ElasticAgent):
         self._complete()
 
     def _complete(self, *_: object) -> None:
-        """Report the failures. By now, all their details are known, because no workers are running."""
-        result = self._completed(self._result)
+        """Report the failures. By now, all their details are known, because no workers are running. If a success turns
+        out to be a failure, the other nodes have to be notified first."""
+        before, result = self._result.state, self._completed(self._result)
         if Observation(result).failed and not result.failures:
             result = replace(result, failures=self._failure_of_the_group(result))
-        self._result, self._result_complete = result, True
-        self._reporter.failures(self._result.failures)
+        self._result, self._result_complete = result, result.state is before
+        if self._result_complete:
+            self._reporter.failures(result.failures)
 
     def _failure_of_the_group(self, result: RunResult) -> dict[int, ProcessFailure]:
         """Return a failure for a group that failed although no worker did. Nodes count only workers' failures."""

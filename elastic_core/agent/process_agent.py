@@ -104,6 +104,8 @@ class ProcessAgent(SimpleElasticAgent):
     def _completed(self, result: RunResult) -> RunResult:
         if result.state is WorkerState.SUCCEEDED:
             self._group_stop.stop(signal.SIGTERM, self._shutdown_timeout, LAST_AFTERGLOW)
+            if failures := self._processes.failures():  # a return value cannot be read
+                return RunResult(WorkerState.FAILED, failures=failures)
             return replace(result, return_values={**self._processes.return_values(), **result.return_values})
         if result.state is WorkerState.FAILED:
             return replace(result, failures={**result.failures, **self._processes.failures()})

@@ -151,7 +151,7 @@ class Starter(Protocol):
 
     def result(self, launch: Launch) -> object:
         """Return the value that a worker returned before it ended with exit code 0, or None if workers do not return
-        values."""
+        values. If this raises an error although the file `launch.result` exists, the worker has failed."""
         ...
 
 
@@ -237,8 +237,8 @@ class WorkerProcesses(Protocol):
         """Release the round's resources. Output that has not been delivered is dropped, and the loss is logged."""
 
     def failures(self) -> dict[int, ProcessFailure]:
-        """Return the failed workers of the latest round, by global rank. Before `finish`, their last lines may be
-        missing."""
+        """Return the failed workers of the latest round, by global rank. `finish` completes the result, because their
+        last lines may be missing before it, and it reads the return values."""
 
     def return_values(self) -> dict[int, Any]:
         """Return the functions' return values by global rank. The value for a script is None. Call this method after

@@ -52,7 +52,7 @@ class Evidence:
         timestamp: when the agent noticed the exit, in seconds since the epoch.
         stopped: whether the worker exited on a signal from the agent.
         out_of_memory: evidence that the kernel killed the worker for lack of memory; empty if there is none.
-        killed_for: why the agent killed the worker, if the worker hung; otherwise empty.
+        fault: why the worker failed, apart from its exit code: it hung, or its return value cannot be read.
         stack: the worker's stacks when it ended, if known.
     """
 
@@ -64,7 +64,7 @@ class Evidence:
     timestamp: float
     stopped: bool = False
     out_of_memory: str = ""
-    killed_for: str = ""
+    fault: str = ""
     stack: str = ""
 
     @property
@@ -81,7 +81,7 @@ class Evidence:
         """Whether the worker failed, as opposed to exiting on the agent's signal. A worker that hung has failed, as has
         one that wrote an error file and exited with an error code."""
         wrote = bool(self.error_data) and not _UNKNOWN.match(error_message(self.error_data))
-        return bool(self.killed_for) or (self.exit.exitcode != 0 and (wrote or not self.stopped))
+        return bool(self.fault) or (self.exit.exitcode != 0 and (wrote or not self.stopped))
 
     @property
     def shows_traceback(self) -> bool:
@@ -216,8 +216,8 @@ def _message(evidence: Evidence) -> str:
 def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
     """Return one worker's failure record."""
     ended = evidence.exit
-    reason = evidence.killed_for or decode_exit(ended.exitcode, evidence.out_of_memory)
-    if evidence.stopped and not evidence.killed_for:
+    reason = evidence.fault or decode_exit(ended.exitcode, evidence.out_of_memory)
+    if evidence.stopped and not evidence.fault:
         reason = "had already failed when the agent stopped it"
         if not evidence.failed:
             reason = "wrote a traceback and was still running when the agent stopped it"
@@ -235,7 +235,7 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
         reason=reason,
         stderr_tail=evidence.tail,
         error_file_data=evidence.error_data,
-        curable=bool(evidence.killed_for) or curable(ended.exitcode, evidence.tail),
+        curable=bool(evidence.fault) or curable(ended.exitcode, evidence.tail),
         stack=evidence.stack,
     )
 
@@ -255,7 +255,7 @@ def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, Process
 def _cause(failed: Sequence[Evidence]) -> Evidence:
     """Return the failure of the worker that exited first, unless another one had written its error file by then."""
     first = failed[0]
-    if first.killed_for:  # it hung before the other workers gave up
+    if first.fault:  # it hung before the other workers gave up
         return first
     # If exits were noticed together, one worker may have been killed and the others may have reacted; see
     # `in_causal_order`.

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from elastic_core import error_file
-from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.errors import ConfigurationError, ElasticError, Problem, described_error
 from elastic_core.support.processes import interrupts_allowed, no_forks, raise_noted
 from elastic_core.workers.process import bind, reap_child, substitute_local_rank
 
@@ -105,9 +105,12 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...], local_rank: int) 
 
 
 def read_function_result(launch: Launch) -> object:
-    """Return the function's return value. Raises EOFError if the child ended while writing it."""
+    """Return the function's return value. Raises ElasticError if it cannot be unpickled."""
     with launch.result.open("rb") as file:
-        return pickle.load(file)
+        try:
+            return pickle.load(file)
+        except (Exception, SystemExit) as error:  # unpickling runs the user's code
+            raise ElasticError(described_error(error)) from error
 
 
 def _not_pickled(error: Exception) -> ConfigurationError:

@@ -94,7 +94,7 @@ class _Round:
     exits: dict[int, tuple[WorkerExit, float, bool]] = field(default_factory=dict)
     signals: set[int] = field(default_factory=set)
     asked: set[tuple[int, int, bool]] = field(default_factory=set)
-    killed: dict[int, str] = field(default_factory=dict)  # why each hung worker was killed
+    faults: dict[int, str] = field(default_factory=dict)  # why workers failed, apart from their exit codes
     stacks: dict[int, str] = field(default_factory=dict)  # for killed workers whose stderr does not contain a stack
     unreported: list[WorkerExit] = field(default_factory=list)  # exits that `reap` has not returned yet
 
@@ -262,11 +262,11 @@ class LocalWorkers:
             get_logger().warning("timer ignored", pid=pid, reason="the process has left its worker's session")
         running = {worker.pid: worker for worker in self._running_workers()}
         leader = sessions.leader_of(pid, {worker.pid: worker.start for worker in running.values()})
-        if leader is None or (local := running[leader].ranks.local) in current.killed:
+        if leader is None or (local := running[leader].ranks.local) in current.faults:
             return None
         hanging = HangingWorker(running[leader], current.output, self._parent, self._clock)
         current.stacks[local] = hanging.stacks(pid) if ask else NOT_ASKED
-        current.killed[local] = reason
+        current.faults[local] = reason
         current.exits[local] = (WorkerExit(local, leader, -signal.SIGKILL), self._clock.timestamp(), False)
         hanging.kill(pid, wait=ask)
         return local
@@ -303,13 +303,9 @@ class LocalWorkers:
             file.close()
         if not current.output.finish():
             get_logger().warning("output lost", reason="the console did not accept all of the output")
+        self._values = self._read_values(current)
         self._failures = self._explained(current)
         current.output.close()
-        self._values = {
-            worker.ranks.world: self._value(worker.launch)
-            for local, worker in current.workers.items()
-            if worker.exitcode == 0 and local not in current.killed
-        }
         for worker in current.workers.values():
             worker.release()
             if self._guardian and worker.exitcode is not None:
@@ -351,7 +347,7 @@ class LocalWorkers:
 
     def _obeyed(self, ended: WorkerExit) -> bool:
         """Return whether the worker exited because the agent asked it to, and not because it hung."""
-        if self._round is None or not self._round.signals or ended.local_rank in self._round.killed:
+        if self._round is None or not self._round.signals or ended.local_rank in self._round.faults:
             return False
         return ended.exitcode == 0 or bool(self._round.signals & {-ended.exitcode, ended.exitcode - 128})
 
@@ -441,7 +437,7 @@ class LocalWorkers:
         self._look_for_ends()
 
     def _explained(self, current: _Round) -> dict[int, ProcessFailure]:
-        bad = (ended for ended in current.exits.values() if ended[0].exitcode or ended[0].local_rank in current.killed)
+        bad = (ended for ended in current.exits.values() if ended[0].exitcode or ended[0].local_rank in current.faults)
         return explain([self._evidence(current, *ended) for ended in bad], current.plan)
 
     def _evidence(self, current: _Round, ended: WorkerExit, timestamp: float, obeyed: bool) -> Evidence:
@@ -457,19 +453,23 @@ class LocalWorkers:
             timestamp=timestamp,
             stopped=obeyed,
             out_of_memory=current.oom.explanation(),
-            killed_for=current.killed.get(ended.local_rank, ""),
+            fault=current.faults.get(ended.local_rank, ""),
             stack=stderr.dump() or current.stacks.get(ended.local_rank, ""),
         )
 
-    def _value(self, launch: Launch) -> Any:
-        try:
-            return self._starter.result(launch)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - unpickling runs the user's code
-            if not launch.result.exists():
-                return None  # the function called os._exit or exec
-            reason = f"the return value of local rank {launch.local_rank} cannot be read: {error}"
-            get_logger().warning("output lost", reason=reason)
-            return None
+    def _read_values(self, current: _Round) -> dict[int, Any]:
+        """Return the values of the workers that succeeded. A worker whose value cannot be read has failed."""
+        values: dict[int, Any] = {}
+        for local, worker in current.workers.items():
+            if worker.exitcode != 0 or local in current.faults:
+                continue
+            try:
+                values[worker.ranks.world] = self._starter.result(worker.launch)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - unpickling runs the user's code
+                values[worker.ranks.world] = None
+                if worker.launch.result.exists():  # otherwise, the function called os._exit or exec
+                    current.faults[local] = f"its return value cannot be read: {error}"
+        return values
 
     def _close_leftover_sentinels(self) -> None:
         for fd in self._leftover_sentinels:

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from agent_fakes import FakeWorkers
 from elastic_testing import FakeClock, eventually
-from round_of_two import fail, in_turn, succeed
+from round_of_two import Ordered, fail, in_turn, succeed
 
 from elastic_core.agent import ProcessAgent, RunResult, WorkerState
 from elastic_core.agent.hang import HangPolicy
-from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.errors import ConfigurationError, Problem, ProcessFailure
 from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkersStarted
 from elastic_core.interfaces.workers import Expiry, WorkerRanks
 
@@ -307,3 +307,22 @@ class OwnReturnValues(ProcessAgent):
 def test_return_values_from_monitor_are_kept(make):
     node = make(succeed, kind=OwnReturnValues)
     assert node.run().return_values == {0: "kept", 1: "kept"}
+
+
+def test_return_value_that_cannot_be_read_is_reported_before_the_next_round(make):
+    class Unreadable(Ordered):
+        finished = 0
+
+        def finish(self):
+            super().finish()
+            self.finished = len(self.plans)
+
+        def failures(self):
+            unread = {0: ProcessFailure(0, 1, 0, global_rank=0, reason="unread")}
+            return unread if self.finished == len(self.plans) == 1 else super().failures()
+
+    node = make(succeed, workers=Unreadable, max_restarts=1)
+    assert node.run().state is WorkerState.SUCCEEDED
+    assert [fact.failure.reason for fact in node.observer.facts if hasattr(fact, "failure")] == ["unread"]
+    assert len(node.workers.plans) == 2
+    assert "report_failure" in node.order

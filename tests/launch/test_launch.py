@@ -50,6 +50,15 @@ def fail_once():
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         raise SystemExit(3)
     return os.environ["TORCHELASTIC_MAX_RESTARTS"]
+
+
+class Refusing:
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def refuse(times):
+    return Refusing() if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < times else "given"
 """
 
 
@@ -87,6 +96,13 @@ def test_raised_exception_becomes_the_failure(work):
 
 def test_failures_within_the_budget_are_forgiven(work):
     assert elastic_launch(config(max_restarts=2, start_method="fork"), work.fail_once)() == {0: "2"}
+
+
+def test_return_value_that_cannot_be_read_is_a_failure(work):
+    launch = elastic_launch(config(max_restarts=1), work.refuse)
+    assert launch(1) == {0: "given"}
+    with pytest.raises(ChildFailedError, match="its return value cannot be read: ValueError"):
+        launch(2)
 
 
 def test_command_runs(tmp_path):

@@ -292,7 +292,7 @@ def test_error_file_takes_precedence_over_stderr(plan):
 
 
 def test_reason_of_deliberate_kill_overrides_the_signal(plan):
-    assert describe(evidence(0, -9, killed_for="hang", out_of_memory=OOM), plan()).reason == "hang"
+    assert describe(evidence(0, -9, fault="hang", out_of_memory=OOM), plan()).reason == "hang"
 
 
 def test_later_failures_are_caused_by_the_first(plan):
@@ -329,7 +329,7 @@ def error_written(at):
         ([evidence(1, -9, timestamp=20.0), evidence(0, 1, timestamp=21.0, **error_written(19))], 11),
         ([evidence(1, -9, timestamp=30.0), evidence(0, 1, timestamp=30.0, **error_written(20))], 11),
         ([evidence(1, 1, timestamp=20.0, **error_written(19)), evidence(0, 1, timestamp=20.1)], 11),
-        ([evidence(1, -9, timestamp=60.0, killed_for="hang"), evidence(0, 1, timestamp=61.0, **error_written(30))], 11),
+        ([evidence(1, -9, timestamp=60.0, fault="hang"), evidence(0, 1, timestamp=61.0, **error_written(30))], 11),
     ],
     ids=[
         "it was stopped while it ended",

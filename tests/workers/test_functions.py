@@ -211,11 +211,9 @@ def test_unpicklable_return_value_fails_its_worker(functions, run, method):
 
 
 @pytest.mark.parametrize("error", ["FileNotFoundError", "RuntimeError", "SystemExit"])
-def test_return_value_that_cannot_be_read_is_reported(functions, run, error, capfd):
-    workers = run(functions.give_refusing, error)
-    assert workers.return_values() == {0: None}
-    shown = capfd.readouterr().err
-    assert "the return value of local rank 0 cannot be read" in shown and "refused" in shown
+def test_worker_whose_return_value_cannot_be_read_has_failed(functions, run, error):
+    failure = run(functions.give_refusing, error).failures()[0]
+    assert (failure.exitcode, failure.reason) == (0, f"its return value cannot be read: {error}: refused")
 
 
 def test_forked_worker_of_a_program_without_stdout_has_its_own(functions, run, monkeypatch):
