@@ -123,7 +123,7 @@ def explain(argv: Sequence[str]) -> None:
     unused: Sequence[str] = ()
     broken = None
     try:
-        plan = plan_of(reading.settings, manager, reading.origins, reading.tables)
+        plan = plan_of(reading.settings, manager, reading.origins, reading.tables, reading.added)
         unused = plan.unused
         if reading.script:
             entry = script_entry(reading.settings, reading.script, reading.script_args, os.environ)
@@ -348,6 +348,8 @@ def read_like_run(
     except ConfigurationError:
         for failure in manager.failures:  # perhaps the plugin would have added a flag that is unknown without it
             _complain(f"elastic: plugin failed to load: {failure}")
+        for conflict in manager.option_conflicts():  # a flag that is left out is unknown, too
+            _complain(f"elastic: {conflict}")
         raise
     _expect_guessed(allowed, reading.settings.plugins)
     return manager, reading
@@ -374,7 +376,7 @@ def _read_for_job(command: Command, argv: Sequence[str]) -> tuple[Target, Comman
 
     manager, reading = _read_command(command, argv)
     configure_log(reading.values, manager, reading.left_out)
-    return Target.of(reading.values, manager, reading.added), reading
+    return Target.of(reading.values, manager, reading.added, reading.origins), reading
 
 
 def _read_or_help(command: Command, sources: Sources, manager: PluginManager) -> CommandReading:

@@ -70,6 +70,10 @@ class Logger:
 
     debug, info, warning, error, critical = map(_writer, LEVELS)
 
+    def exception(self, event: EventName, /, **fields: Any) -> None:
+        """Log an error with the traceback of the exception that is being handled."""
+        self.error(event, **{"exc_info": True, **fields})
+
 
 def get_logger(**fields: Any) -> Logger:
     """Return a logger that adds these fields to every line. Nothing is set up until the first line is written."""

@@ -135,6 +135,17 @@ def test_traceback_follows_the_line(output, style):
         assert all(line.startswith("    ") for line in rest)
 
 
+def test_exception_is_logged_as_an_error_with_its_traceback(output):
+    lines = output("json")
+    try:
+        raise RuntimeError("boom")
+    except RuntimeError:
+        log.get_logger(plugin="p").exception("pager failed", rank=3)
+    found = json.loads(lines()[0])
+    assert (found["level"], found["plugin"], found["rank"]) == ("error", "p", 3)
+    assert "RuntimeError: boom" in found["exception"]
+
+
 def test_stack_is_shown_below_the_line(output):
     lines = output()
     log.get_logger().error("worker hangs", rank=3, stack="Thread 1:\n  in step\x1b")

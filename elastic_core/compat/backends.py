@@ -18,6 +18,7 @@ import os
 import threading
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core.errors import (
@@ -110,7 +111,7 @@ def _backend(
 
 def _store(record: StoreRecord, context: Context, params: RendezvousParameters) -> Store:
     added = {name: value for name, value in context.options.items() if name not in params.config}
-    return record.factory(replace(context, options={**added, **_options(record, params)}))
+    return record.factory(replace(context, options=MappingProxyType({**added, **_options(record, params)})))
 
 
 def _of_round(record: StoreRecord, context: Context, params: RendezvousParameters, name: str) -> Store:

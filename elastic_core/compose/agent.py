@@ -156,7 +156,7 @@ def parts_for(
     settings, manager = plan.settings, plan.manager
     with contextlib.ExitStack() as stack:
         how = policy.group_policy(settings, local_world_size, environ, stack, logs_specs)
-        variables = policy.inherited(settings, environ, manager.secret_options())
+        variables = policy.inherited(settings, environ, manager.secret_options(), manager.added_options())
         workers = LocalWorkers(plan.start_with(entry.work), how, variables, SystemClock())
         stack.callback(workers.close)
         watchdog = plan.made_watchdog()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from elastic_core import compat, events
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import DEFAULT
-from elastic_core.errors import ConfigurationError, ElasticError, Problem
+from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.calls import Contexts
 from elastic_core.hooks.records import (
     HealthEndpointRecord,
@@ -20,7 +20,7 @@ from elastic_core.hooks.records import (
     WatchdogRecord,
     WorkerStarterRecord,
 )
-from elastic_core.hooks.selection import SECRET, AttributedProxy, Chosen, Selection, backend_selection, names_of
+from elastic_core.hooks.selection import HELPED, SECRET, AttributedProxy, Chosen, Selection, backend_selection, names_of
 from elastic_core.interfaces.handler import RendezvousParameters, RoundHandler
 from elastic_core.log import get_logger
 from elastic_core.parsing import not_needed
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 _ALONE = "local"  # the backend of single-node jobs
 _HEALTH_TIMEOUT = 30.0  # seconds without an iteration of its loop after which the agent is reported as stuck
-_HELPED = (ElasticError, OSError)  # a plugin's errors of these types contain advice, and are shown unchanged
 
 
 def selections(settings: Settings, origins: Mapping[str, str]) -> Iterator[Selection]:
@@ -130,7 +129,7 @@ class Plan:
         """
         asked = self._starter_for(work)
         made = asked.record.factory(self._context(asked), work)
-        return cast("Starter", AttributedProxy(made, ("start", "result"), asked.provided, _HELPED))
+        return cast("Starter", AttributedProxy(made, ("start", "result"), asked.provided, HELPED))
 
     def explained_starter(self, work: Work) -> Mapping[str, Any]:
         """Return the worker starter's facts for `elastic explain`. They are empty if it has no `explain`. Raises
@@ -166,7 +165,7 @@ class Plan:
             return None
         port = self.settings.health_port or 0
         made = self.health.record.factory(self._context(self.health), view, port, _HEALTH_TIMEOUT)
-        return cast("HealthCheckServer", AttributedProxy(made, ("start",), self.health.provided, _HELPED))
+        return cast("HealthCheckServer", AttributedProxy(made, ("start",), self.health.provided, HELPED))
 
     def made_rank_policy(self) -> RankPolicy:
         """Create the selected rank policy."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core.config.settings import SPECS
+from elastic_core.config.spec import specs_of_options
 from elastic_core.interfaces.workers import Work
 from elastic_core.log import get_logger
 from elastic_core.parsing import is_secret, split_commas
@@ -20,9 +21,10 @@ from elastic_core.workers.process import EnvironmentPolicy, more_files
 from elastic_core.workers.streams import OutputPolicy, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from elastic_core.config import Settings
+    from elastic_core.hooks.records import Option
     from elastic_core.workers.logs_specs import LogsSpecs
     from elastic_core.workers.numa import Binding, Machine
     from elastic_core.workers.streams import Placer
@@ -94,16 +96,22 @@ def group_policy(
     return GroupPolicy(output, environment, binding, progress, stack.enter_context(more_files()))
 
 
-def inherited(settings: Settings, environ: Mapping[str, str], secrets: Collection[str] = ()) -> dict[str, str]:
+def inherited(
+    settings: Settings, environ: Mapping[str, str], secrets: Collection[str] = (), added: Iterable[Option] = ()
+) -> dict[str, str]:
     """Return the variables that the workers inherit, and the variable for the shutdown timeout.
 
     Variables for the agent's health endpoint are removed. An agent that a worker starts cannot use the same port, and
-    no worker needs the token. Variables with options (`..._CONF`) are removed if they contain a secret.
+    no worker needs the token. Variables of secret options are removed, as are variables with options (`..._CONF`) that
+    contain a secret.
 
     Args:
-        secrets: the names of the options that plugins declare as secret.
+        secrets: the names of the options that the plugins' records declare as secret.
+        added: the options that plugins add to `elastic run`.
     """
-    own = _HEALTH_VARIABLES if settings.health is not None else ()
+    own = set(_HEALTH_VARIABLES if settings.health is not None else ())
+    for spec in specs_of_options(option for option in added if option.secret).values():
+        own.update(spec.variables())
     options = [(name, part) for name in _OPTION_VARIABLES for part in split_commas(environ.get(name, ""))]
     holding = {name for name, option in options if is_secret(option.partition("=")[0], secrets)}
     kept = {name: value for name, value in environ.items() if name not in own and name not in holding}

@@ -349,13 +349,14 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandReading:
-    """The outcome of `read_command`: typed values (including defaults), operands, ignored files and variables, and the
-    values of the options that plugins added, by declared name."""
+    """The outcome of `read_command`: typed values (including defaults), operands, ignored files and variables, the
+    values of the options that plugins added, by declared name, and the origins of all values that are set."""
 
     values: Mapping[str, Any]
     operands: tuple[str, ...]
     left_out: Sequence[Problem] = ()
     added: Mapping[str, object] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
 
 
 def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:
@@ -411,4 +412,5 @@ def read_command(
     if problems:
         raise ConfigurationError(*problems, *gathered.left_out)
     added = {option.name: values[option.name.replace("-", "_")] for option in added_options}
-    return CommandReading(values, tuple(line.words), gathered.left_out, added)
+    origins = {name: found.origin for name, found in gathered.found.items()}
+    return CommandReading(values, tuple(line.words), gathered.left_out, added, origins)

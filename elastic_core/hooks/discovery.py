@@ -37,7 +37,7 @@ class Source:
 
     @property
     def described(self) -> str:
-        """The plugin's description for messages, such as `plugin 'etcd' of elastic-etcd 0.1.0`."""
+        """The plugin's description for messages, such as `plugin 'slack' of acme-slack 1.0`."""
         return f"plugin {self.plugin!r} of {self}"
 
     @property

@@ -162,7 +162,7 @@ class RendezvousBackendRecord(Record):
             core reports them together with all other configuration problems before anything starts.
         hosts_of: for `elastic doctor`, returns the (host, port) pairs in `settings.rdzv_endpoint`, or no pairs if, for
             example, the endpoint is a file. Raises ConfigurationError if the endpoint is invalid. If `hosts_of` is
-            None, any endpoint is accepted.
+            None, an endpoint in the form `HOST[:PORT],...` is checked, and any other one is accepted.
         hosted: whether a node of the job hosts the store, so that nothing listens at the endpoint before the job
             starts.
     """
@@ -212,7 +212,7 @@ class WatchdogRecord(Record):
 
     hook = "elastic_watchdogs"
     noun, flag = "watchdog", "--watchdog"
-    made = ("start", "stop")
+    made = ("start", "stop", "worker_environment", "fault", "scratch")
     homes = compat.WATCHDOG_HOMES
 
     factory: Callable[[Context], Watchdog]
@@ -273,8 +273,9 @@ class CommandRecord(Record):
         factory: runs the command. It also receives the positional arguments, and returns the exit code; None means 0.
         options: the command's flags. If None, the command receives all of its arguments and parses them itself.
             `context.options` also contains the options that the plugin adds to `elastic run`.
+            Without `options`, the context contains only the defaults of these.
         settings: the settings of `elastic run` that the command also accepts, with their flags, variables and config
-            file keys. Their values are in `context.settings`.
+            file keys. Their values are in `context.settings`. Only for commands with `options`.
         operands: the names of the required positional arguments, in order.
     """
 

@@ -142,6 +142,9 @@ _DESCRIPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
+HELPED = (ElasticError, OSError)  # a plugin's errors of these types contain advice, and are shown unchanged
+
+
 class AttributedProxy:
     """A proxy for a factory's result. Errors from the methods in `calls` name the plugin (see `attributing`)."""
 
@@ -175,7 +178,7 @@ def attributing(
 
         source, record = provided.source, provided.record
         get_logger().debug("plugin failed", **source.as_dict(), reason=described_error(error), exc_info=error)
-        failed = f"the {record.noun} {record.name!r} of {source.described} failed: {described_error(error)}"
+        failed = f"the {record.noun} {record.name!r} of {source.described} failed: {described_error(error).rstrip('.')}"
         raise PluginError(Problem(record.flag, f"{failed}; {_advice(error, source)}")) from error
 
 

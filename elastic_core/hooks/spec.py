@@ -93,7 +93,7 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ign
             from elastic_core.plugin import StateStore, create_handler
             from elastic_redis.backend import RedisBackend  # here, because it imports redis
 
-            number = params.get("database")
+            number = context.options["database"]
             store = StateStore(RedisBackend(params.endpoint, number, f"{params.run_id}/stores"))
             return create_handler(store, RedisBackend(params.endpoint, number, params.run_id), params)
 
@@ -456,9 +456,9 @@ def elastic_worker_failed(fact: WorkerFailed, context: Context) -> None:
 def elastic_restart_decided(fact: RestartDecided, context: Context) -> None:
     """The agent is about to restart the workers, after a failure or because nodes joined, left or failed.
 
-    Called once per restart, in the agent's process and thread, normally before the next rendezvous. If a node failure
-    may have caused the worker failure, the call is delayed until the next round has formed and the cause is known. An
-    exception is logged with the plugin's name and version and has no other effect.
+    Called once per restart on each node, in the agent's process and thread, normally before the next rendezvous. If a
+    node failure may have caused the worker failure, the call is delayed until the next round has formed and the cause
+    is known. An exception is logged with the plugin's name and version and has no other effect.
 
     A complete plugin::
 
@@ -509,8 +509,9 @@ def elastic_recovered(fact: Recovered, context: Context) -> None:
 def elastic_agent_finished(fact: AgentFinished, context: Context) -> None:
     """The agent has finished, successfully or not.
 
-    Called once per run, in the agent's process and thread, after all workers have ended. Not called if the agent itself
-    is killed. An exception is logged with the plugin's name and version and has no other effect.
+    Called once per agent, and thus on each node, in the agent's process and thread, after all workers have ended. Not
+    called if the agent itself is killed. An exception is logged with the plugin's name and version and has no other
+    effect.
 
     A complete plugin::
 

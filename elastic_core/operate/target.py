@@ -30,19 +30,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """The job on which a command operates. `added` contains the values of the options that plugins added."""
+    """The job on which a command operates. `added` contains the values of the options that plugins added. `place` names
+    the origin of the backend's options in messages."""
 
     settings: Settings
     manager: PluginManager
     added: Mapping[str, object] = field(default_factory=dict)
+    place: str = SPECS["rdzv_conf"].flag
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], manager: PluginManager, added: Mapping[str, object] | None = None) -> Target:
+    def of(
+        cls,
+        values: Mapping[str, Any],
+        manager: PluginManager,
+        added: Mapping[str, object] | None = None,
+        origins: Mapping[str, str] | None = None,
+    ) -> Target:
         """Resolve the job's settings as `elastic run` does. Raises ConfigurationError if the endpoint or id is
         missing."""
         given = Settings(**{name: value for name, value in values.items() if name in SPECS})
-        origins = {name: DEFAULT if getattr(given, name) == spec.default else spec.flag for name, spec in SPECS.items()}
-        settings, chosen = with_backend(given, origins, {})
+        flags = {name: DEFAULT if getattr(given, name) == spec.default else spec.flag for name, spec in SPECS.items()}
+        settings, chosen = with_backend(given, flags, {})
         settings, _ = resolved(settings, chosen, manager.backend_named(settings.rdzv_backend), lambda: "")
         problems = []
         if not settings.rdzv_endpoint:
@@ -52,7 +60,7 @@ class Target:
             problems.append(Problem("--rdzv-id", "this command requires --rdzv-id=ID"))
         if problems:
             raise ConfigurationError(*problems)
-        return cls(settings, manager, added or {})
+        return cls(settings, manager, added or {}, (origins or {}).get("rdzv_conf", cls.place))
 
     @contextlib.contextmanager
     def opened(self, patience: Duration) -> Iterator[tuple[RosterBackend, HmacSeal, RendezvousParameters]]:
@@ -65,7 +73,7 @@ class Target:
                 or the secret file cannot be used.
         """
         settings = self.settings
-        chosen, name = backend_selection(settings).choose(self.manager), settings.rdzv_backend
+        chosen, name = backend_selection(settings, self.place).choose(self.manager), settings.rdzv_backend
         open_backend = chosen.record.open_backend
         if open_backend is None:
             able = named_backends(self.manager, lambda other: other.open_backend is not None)

@@ -170,3 +170,47 @@ def test_plugin_option_named_like_a_setting_is_omitted(put_on_path, script, capf
     document = json.loads(capfd.readouterr().out)
     assert document["plugin_options"].keys() & {"team", "max-restarts", "max_restarts"} == {"team"}
     assert document["settings"]["max_restarts"]["value"] == 0
+
+
+def test_flag_that_two_plugins_add_is_explained(put_on_path, script, capfd):
+    for name in ("one", "other"):
+        put_on_path(name, {"elastic": [f"{name} = {name}_plugin"]}, {f"{name}_plugin": GREEDY})
+    assert run("--team=red", script("")) == 2
+    output = capfd.readouterr().err
+    assert "--team: unknown flag" in output
+    assert "the option 'team' is provided by plugin 'one' of one 1.0 and plugin 'other' of other 1.0" in output
+
+
+PAGING = """
+from elastic_core.plugin import Option, WorkerStarterRecord, hookimpl
+
+
+@hookimpl
+def elastic_add_options():
+    return [Option("pager-token", str, None, "a test", secret=True), Option("team", str, "blue", "a test")]
+
+
+@hookimpl
+def elastic_worker_starters():
+    return [WorkerStarterRecord("paging", "a test", print, explain=lambda context, work: dict(context.options))]
+"""
+
+
+@pytest.fixture
+def paging(put_on_path):
+    put_on_path("paging", {"elastic": ["paging = paging_plugin"]}, {"paging_plugin": PAGING})
+
+
+@pytest.mark.usefixtures("paging")
+def test_workers_do_not_inherit_secret_options(script, monkeypatch, capfd):
+    monkeypatch.setenv("ELASTIC_PAGER_TOKEN", "hush")
+    monkeypatch.setenv("ELASTIC_TEAM", "red")
+    names = ("ELASTIC_PAGER_TOKEN", "ELASTIC_TEAM")
+    assert run(script(f"import os; print('found', *[os.environ.get(name) for name in {names}])")) == 0
+    assert "found None red" in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("paging")
+def test_explained_starter_has_the_options_that_its_plugin_adds(script, capfd):
+    assert cli.main(["explain", "--json", "--team=red", "--worker-starter=paging", script("")]) == 0
+    assert json.loads(capfd.readouterr().out)["worker_starter"]["team"] == "red"

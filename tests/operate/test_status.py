@@ -112,6 +112,15 @@ def test_static_job_is_found_by_the_address_of_rank_0(command, tmp_path):
     assert Target.of(values, manager).settings.rdzv_endpoint == "node7:1234"
 
 
+def test_invalid_backend_option_names_its_origin(tmp_path):
+    manager, words = PluginManager.load({}), ["--rdzv-endpoint=node0", "--rdzv-id=job"]
+    sources = Sources(words, {"ELASTIC_RDZV_CONF": "read_timeout=abc"}, tmp_path, STATUS.words)
+    reading = read_command(STATUS, sources, backend_named=manager.backend_named)
+    target = Target.of(reading.values, manager, reading.added, reading.origins)
+    with pytest.raises(ConfigurationError, match="ELASTIC_RDZV_CONF: read_timeout"), target.opened(1.0):
+        pass
+
+
 def test_backend_supplies_the_default_endpoint(plugins):
     usual = RendezvousBackendRecord("toy", "a test", print, defaults=lambda _: {"rdzv_endpoint": ("here:1", "a test")})
     given = {"rdzv_backend": "toy", "rdzv_id": "job", "rdzv_conf": {}, "rdzv_secret_file": None}

@@ -36,7 +36,9 @@ def run(context: Context, words: Sequence[str]) -> int:
     options = DoctorOptions(**reading.own)
     script = reading.script
     work = script_entry(settings, script, reading.script_args, os.environ).work if script else None
-    findings = Examination(settings, manager, options, reading.added, work=work).findings()
+    findings = Examination(
+        settings, manager, options, reading.added, work=work, origins=reading.origins, tables=reading.tables
+    ).findings()
     report = (socket.gethostname(), settings, findings)
     cli.show(cli.to_json(finding.as_dict(*report)) if options.json else finding.as_text(*report))
     return finding.exit_code_of(findings)

@@ -19,6 +19,7 @@ from elastic_core.health.board import StatusBoard
 from elastic_core.health.checks import result_of
 from elastic_core.hooks.calls import Contexts, health_checks, notice_sources
 from elastic_core.hooks.discovery import CORE, own_version
+from elastic_core.hooks.selection import backend_selection
 from elastic_core.operate.observation import GRACE
 from elastic_core.operate.target import Target
 from elastic_core.plugin import (
@@ -74,6 +75,7 @@ class Examination:
 
     Args:
         added: the values of the options that plugins have added.
+        origins, tables: see `Reading`.
         ask_torch: see `machine.probed_torch`.
         work: the script that the workers would run, if one was given.
     """
@@ -85,6 +87,8 @@ class Examination:
     clock: Clock = field(default_factory=SystemClock)
     ask_torch: Callable[[str, Duration], machine.Torch] = machine.probed_torch
     work: Work | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, str] = field(default_factory=dict)
 
     def findings(self) -> tuple[Finding, ...]:
         """Return the findings, in the order of the report. The checks take at most a small multiple of
@@ -108,7 +112,7 @@ class Examination:
         torch = BackgroundCall(lambda: self.ask_torch(kind, for_torch))
         yield machine.judged_versions(machine.versions_of(self.manager, own_version()))
         yield from machine.judged_plugins(self.manager)
-        yield from machine.judged_choices(settings, self.manager)
+        yield from machine.judged_choices(settings, self.manager, self.origins, self.tables)
         yield from self._unusable()
         record = self.manager.backend_named(settings.rdzv_backend)
         around = surroundings_of(settings, record, self.nodes, self.options.timeout, self.clock)
@@ -122,16 +126,24 @@ class Examination:
         except CallTimeout:  # in a hanging driver call, the subprocess ignores SIGKILL
             found = machine.Torch(problem=f"no answer within {2 * for_torch:g} s")
         yield from machine.judged_torch(found, workers)
-        if record is not None:
+        if record is not None and self._is_chosen():
             versions = {CORE: own_version(), "Python": machine.python_version(), "torch": found.version or "none"}
             yield from self._store(record, around, versions)
+
+    def _is_chosen(self) -> bool:
+        """Return whether the backend accepts its options. If it does not, `judged_choices` has reported the reason."""
+        try:
+            backend_selection(self.settings).choose(self.manager)
+        except ConfigurationError:
+            return False
+        return True
 
     def _unusable(self) -> Iterator[Finding]:
         """Yield a fault for each part that is installed but that a run could not create."""
         try:
-            plan = plan_of(self.settings, self.manager, added=self.added)
+            plan = plan_of(self.settings, self.manager, self.origins, self.tables, self.added)
         except ConfigurationError:
-            return  # it cannot even be chosen, which has been reported
+            return  # which `judged_choices` has reported
         board = StatusBoard("", "", "", 0, self.clock)
         makers: list[Callable[[], object]] = [
             plan.made_watchdog,

@@ -3,6 +3,7 @@ Measurements are separate from judgments, which are pure functions."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -12,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.compose.plan import selections, unknown_event_handler
+from elastic_core.compose.plan import plan_of, selections
 from elastic_core.devices import ASKING, count_workers
 from elastic_core.hooks.discovery import CORE
 from elastic_core.hooks.records import OURS
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.hooks.selection import Selection
-    from elastic_core.plugin import Duration
+    from elastic_core.plugin import Duration, Problem
     from elastic_doctor.finding import Finding
 
+_CURE = "to install it: "
 FILES_PER_NODE = 4  # the number of connections from a node to the store
 _OTHER_FILES = 256
 
@@ -102,32 +103,27 @@ def judged_plugins(manager: PluginManager) -> Iterator[Finding]:
         yield ok(Check.PLUGINS, f"{len(manager.plugins)} loaded, none failed")
 
 
-def judged_choices(settings: Settings, manager: PluginManager) -> Iterator[Finding]:
-    """Judge whether the selected plugins are installed and accept their options."""
-    for selection in selections(settings, {}):
+def judged_choices(
+    settings: Settings, manager: PluginManager, origins: Mapping[str, str] = {}, tables: Mapping[str, str] = {}
+) -> Iterator[Finding]:
+    """Judge whether the selected plugins are installed and accept their options. For `origins` and `tables`, see
+    `Reading`."""
+    try:
+        plan_of(settings, manager, origins, tables)
+    except ConfigurationError as error:
+        yield from map(_refused, error.problems)
+    for selection in selections(settings, origins):
         if selection.given or selection.name != Settings.rank_policy:
-            yield from _choice(selection, manager)
-    for problem in unknown_event_handler(settings):
-        yield fault(Check.BACKEND, str(problem), "choose one of these, or file:PATH")
+            with contextlib.suppress(ConfigurationError):
+                source = selection.choose(manager).provided.source
+                yield ok(Check.BACKEND, f"{selection.kind.noun} {selection.name} ({source})")
 
 
-def _choice(selection: Selection, manager: PluginManager) -> Iterator[Finding]:
-    noun, name = selection.kind.noun, selection.name
-    try:
-        source = manager.provided(selection.kind, name).source
-    except ConfigurationError as error:
-        lines = [line.strip() for problem in error.problems for line in problem.message.splitlines()]
-        cure = [line.removeprefix("to install it: ") for line in lines if line.startswith("to install it: ")]
-        text = "; ".join(line for line in lines if not line.startswith("to install it: "))
-        yield fault(Check.BACKEND, text, "".join(cure) or "choose one that elastic plugins lists")
-        return
-    try:
-        selection.choose(manager)
-    except ConfigurationError as error:
-        for problem in error.problems:
-            yield fault(Check.BACKEND, str(problem), "correct it; elastic plugins lists the options")
-    else:
-        yield ok(Check.BACKEND, f"{noun} {name} ({source})")
+def _refused(problem: Problem) -> Finding:
+    lines = [line.strip() for line in str(problem).splitlines()]
+    cure = [line.removeprefix(_CURE) for line in lines if line.startswith(_CURE)]
+    text = "; ".join(line for line in lines if not line.startswith(_CURE))
+    return fault(Check.BACKEND, text, "".join(cure) or "correct it; elastic plugins lists names and options")
 
 
 @dataclass(frozen=True)

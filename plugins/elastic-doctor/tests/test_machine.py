@@ -21,6 +21,7 @@ from elastic_doctor.machine import (
 )
 from elastic_testing import HealthCheckContract
 
+from elastic_core import builtin
 from elastic_core.config import settings_from
 from elastic_core.errors import ExitCode
 from elastic_core.hooks.calls import Contexts
@@ -170,18 +171,28 @@ def test_failed_blocked_and_conflicting_plugins_are_reported():
 
 
 def test_selected_plugins_and_options_are_judged():
-    def judged(here, **values):
-        return list(judged_choices(settings_from(values), here))
+    core = Candidate(Source("elastic-core", "builtin", "0.1.0"), "elastic_core.builtin", lambda: builtin)
 
-    assert levels(judged(manager(toy()), rdzv_backend="toy")) == [("ok", "backend")]
-    (missing,) = judged(manager(toy()), rdzv_backend="etcd", rdzv_endpoint="h")
+    def judged(candidate, **values):
+        return list(judged_choices(settings_from(values), manager(core, candidate)))
+
+    assert levels(judged(toy(), rdzv_backend="toy")) == [("ok", "backend")]
+    (missing,) = judged(toy(), rdzv_backend="etcd", rdzv_endpoint="h")
     assert (missing.level, missing.advice) == (Level.FAULT, "pip install elastic-etcd")
-    (unknown,) = judged(manager(toy()), rdzv_backend="tyo")
+    (unknown,) = judged(toy(), rdzv_backend="tyo")
     assert "elastic plugins" in unknown.advice
-    (option,) = judged(manager(toy()), rdzv_backend="toy", rdzv_conf="volume=3")
+    (option,) = judged(toy(), rdzv_backend="toy", rdzv_conf="volume=3")
     assert (option.level, "volume" in option.message) == (Level.FAULT, True)
-    found = judged(manager(toy()), rdzv_backend="toy", watchdog="file", health="http", health_port=1234)
-    assert [item.advice for item in found][1:] == ["pip install elastic-file-timer", "pip install elastic-http-health"]
+    found = judged(toy(), rdzv_backend="toy", watchdog="file", health="http", health_port=1234)
+    advice = [item.advice for item in found if item.level is Level.FAULT]
+    assert advice == ["pip install elastic-file-timer", "pip install elastic-http-health"]
+
+
+def test_problems_name_their_origins():
+    origins, tables = {"rank_policy_conf": "ELASTIC_RANK_POLICY_CONF"}, {"etdc": "elastic.toml: rendezvous.etdc"}
+    settings = settings_from({"rank_policy_conf": "x=1"})
+    found = [item.message for item in judged_choices(settings, PluginManager.load({}), origins, tables)]
+    assert [text.partition(" ")[0] for text in found[:2]] == ["ELASTIC_RANK_POLICY_CONF:", "elastic.toml:"]
 
 
 def test_warm_start_options_are_accepted():

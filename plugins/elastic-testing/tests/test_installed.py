@@ -23,7 +23,7 @@ options = (Option("ttl", float, 3.0, "lease", "seconds"), Option("tls", bool, No
 
 
 class Made(tuple):
-    compare_set = start = stop = next_rendezvous = None
+    compare_set = start = stop = next_rendezvous = worker_environment = fault = scratch = None
 
 
 def make(*given):

@@ -135,7 +135,7 @@ class JobStage:
     def set_up(self) -> None:
         """Create disks and clocks, and start servers and agents."""
         disks = self.folder / "disks"
-        disks.mkdir()
+        disks.mkdir(parents=True)
         if self.setting.machines:  # shared, so that later mounts are visible in the agents' namespaces
             mount("--make-shared", "-t", "tmpfs", "-o", "size=1m", "none", str(disks))
         for place in range(self.setting.nodes):
