@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 BACKLOG = 65535  # the kernel lowers this to net.core.somaxconn, as it does with torch's value
 _NOT_SHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-_FILES = 12  # open files; torch 2.13 needs 10 for a server and the server's own client
 _ANSWER: Duration = 1.0  # seconds for the process to end a server
 _ENDING: Duration = 5.0  # seconds for a killed process to exit
 _IN_OPEN = 0x20
@@ -99,12 +98,18 @@ class WorkersStore:
             return
         is_here = "torch" in sys.modules
         if is_here:
-            _need_files()
+            from elastic_core.support.tcp_store import FILES, need_files, start_tcp_store
+
+            try:
+                need_files()
+            except OSError as error:
+                expected = f"this process cannot open {FILES} files for the workers' store: {error.strerror}"
+                raise ConfigurationError(
+                    Problem("ulimit -n", f"{expected}; raise the limit in the shell or service that starts the agent")
+                ) from error
         sock = self._reservation.listen(BACKLOG)
         self._reservation = None
         if is_here:
-            from elastic_core.support.tcp_store import start_tcp_store
-
             self._store = start_tcp_store(sock, importlib.import_module("torch.distributed"))
         else:
             self._host = self._host or _Host()
@@ -244,17 +249,3 @@ def _wait_for_need(sock: socket.socket) -> None:
     poll.poll()
     if loading >= 0:
         os.close(loading)
-
-
-def _need_files() -> None:
-    """Raise ConfigurationError if this process cannot open enough files for the store. Torch would abort the process or
-    try for minutes to reach its own server."""
-    with contextlib.ExitStack() as files:
-        try:
-            for _ in range(_FILES):
-                files.callback(os.close, os.open(os.devnull, os.O_RDONLY))
-        except OSError as error:
-            expected = f"this process cannot open {_FILES} files for the workers' store: {error.strerror}"
-            raise ConfigurationError(
-                Problem("ulimit -n", f"{expected}; raise the limit in the shell or service that starts the agent")
-            ) from error

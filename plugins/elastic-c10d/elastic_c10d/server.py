@@ -178,7 +178,8 @@ class StoreServer:
         """Start the server and return the port.
 
         Raises:
-            ConfigurationError: the endpoint is not an address of this machine, or its port is in use.
+            ConfigurationError: the endpoint is not an address of this machine, its port is in use, or this process
+                cannot open enough files.
         """
         if self._store is not None:
             raise RuntimeError("the server is already running")
@@ -186,7 +187,10 @@ class StoreServer:
         sock = self._bound()
         port = int(sock.getsockname()[1])
         self._endpoint = replace(self._endpoint, port=port)
-        self._store = start_server(sock)
+        try:
+            self._store = start_server(sock)
+        except OSError as error:
+            raise self._problem(error_text(error)) from error
         self._watch = OverloadWatch(self._renewed, port, connections)
         return port
 
@@ -198,7 +202,7 @@ class StoreServer:
 
     def _renewed(self) -> bool:
         self._store = None
-        with contextlib.suppress(ConfigurationError):
+        with contextlib.suppress(ConfigurationError, OSError, RuntimeError):  # the caller tries again
             self._store = start_server(self._bound())
         return self._store is not None
 

@@ -247,9 +247,9 @@ class HostElection:
                 return False
             try:
                 bound = bind_for(replace(self._endpoint, host=address.host, port=address.port, rest=()), [address])
+                self._pointers[address] = start_server(bound)
             except OSError:
                 return False
-            self._pointers[address] = start_server(bound)
             return True
 
     def look(self, store: Store, only_if_unknown: bool) -> None:
@@ -299,18 +299,18 @@ class HostElection:
                 return
             try:
                 bound = bind_for(at, addresses)
+                allow_connections(self._max_nodes)
+                if "torch" not in sys.modules:  # importing torch takes seconds
+                    get_logger(endpoint=str(self._endpoint)).info("starting the store")
+                place = Address(bound.family, bound.getsockname())
+                server = start_server(bound)
             except OSError as error:
                 if self._is_host:
                     raise RendezvousConnectionError(
                         f"this node must host the store ({_FORCED}), but cannot listen on {self._endpoint}: "
                         f"{error_text(error)}; `ss -ltnp` shows which programs are listening"
                     ) from error
-                return  # the address is in use by another process on this machine, or is not local
-            allow_connections(self._max_nodes)
-            if "torch" not in sys.modules:  # importing torch takes seconds
-                get_logger(endpoint=str(self._endpoint)).info("starting the store")
-            place = Address(bound.family, bound.getsockname())
-            server = start_server(bound)
+                return  # the address is in use or not local, or this process cannot open enough files
             server.set(_NONCE_KEY, self._nonce.decode())
             self._server, self._place = server, place
 

@@ -116,7 +116,8 @@ def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
 
 
 def start_server(sock: socket.socket) -> Store:
-    """Start a TCPStore that owns this socket and serves on it until the store is garbage-collected."""
+    """Start a TCPStore that owns this socket and serves on it until the store is garbage-collected. For errors, see
+    `start_tcp_store`."""
     store: Store = start_tcp_store(sock, distributed())
     return store
 

@@ -146,6 +146,46 @@ def test_exactly_one_of_racing_processes_hosts(free_port, warm):
             racer.communicate()
 
 
+SHORT_OF_FILES = """
+import os, resource, sys
+from elastic_c10d import StoreServer, create_backend
+from elastic_c10d.torch_store import distributed
+from elastic_core.errors import ElasticError
+from elastic_core.interfaces.handler import RendezvousParameters
+
+def connect():
+    return create_backend(RendezvousParameters("c10d", sys.argv[1], "job", 1, 2, connect_timeout=0.5))
+
+distributed()
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+start = StoreServer(sys.argv[1]).start if sys.argv[2] == "serve" else connect
+used = []
+try:
+    while True:
+        used.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    pass
+for _ in range(int(sys.argv[3])):
+    os.close(used.pop())
+try:
+    start()
+except ElasticError:
+    print("failed")
+for descriptor in used:
+    os.close(descriptor)
+kept = start()
+print("started")
+"""
+
+
+@pytest.mark.parametrize("left", [1, 2, 9])  # torch would fail, abort, or hang
+@pytest.mark.parametrize("what", ["host", "serve"])
+def test_store_starts_once_files_are_free_again(free_port, warm, what, left):
+    words = ("-c", SHORT_OF_FILES, f"127.0.0.1:{free_port()}", what, str(left))
+    process = warm.start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.communicate(timeout=60.0)[0].split() == ["failed", "started"]
+
+
 def test_node_with_is_host_true_reports_a_taken_port(parts, port):
     with pytest.raises(RendezvousConnectionError, match=r"is_host.*already in use"):
         parts(f"127.0.0.1:{port}", is_host=True).backend.connect()
