@@ -448,12 +448,13 @@ class Rules:
     # -- the store
 
     def _carried_out_late(self, world: World, place: int) -> World:
-        operation, number, _ = world.late[place]
+        operation, number, owner = world.late[place]
         left = (*world.late[:place], *world.late[place + 1 :])
-        return self._performed(world._replace(late=left), operation, number)[0]
+        writer = next((place for place, actor in enumerate(world.actors) if actor.key == owner), NOBODY)
+        return self._performed(world._replace(late=left), operation, number, writer)[0]
 
     def _performed(self, world: World, operation: Operation, number: int, place: int = NOBODY) -> tuple[World, object]:
-        """Carry out an operation of the actor at `place`, or of one that no longer waits. Returns the world after it,
+        """Carry out an operation of the actor at `place`, which may no longer wait for it. Returns the world after it,
         and the answer."""
         before = world.store.state
         store, answer = world.store.performed(operation, number)

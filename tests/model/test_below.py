@@ -8,6 +8,8 @@ import pytest
 from below import EVENTS, Below
 from must_hold import Violation
 
+from elastic_core.rendezvous import store_backend
+
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 LOSSES = ("fail", "restart", "crash", "forget", "older", "older")
 MOVES = ("fail", "crash", "restart", "leave", "leave", "freeze", "answer lost")
@@ -68,6 +70,20 @@ def test_world_that_ends_leaves_no_thread_behind():
     for seed in range(8):
         Below(seed, 3, ["leave"], most=1).run(calm=4.0, quiet=10.0)
         assert set(threading.enumerate()) <= before, seed
+
+
+def test_second_heir_that_overwrites_the_record_of_the_first_is_found(monkeypatch):
+    def put(store, key, value):
+        store.set(key, value)
+        return value
+
+    create = store_backend.create
+    monkeypatch.setattr(store_backend, "create", lambda store, key, value: (
+        put(store, key, value) if key.endswith("/moved") else create(store, key, value)
+    ))  # fmt: skip
+    with pytest.raises(Violation, match="leaves a store that stays"):
+        for seed in range(50):
+            Below(seed, 2, ["leave"], most=1, serving=SLOW).run(calm=4.0, quiet=20.0)
 
 
 def test_record_that_is_mistaken_for_a_missing_key_is_found(monkeypatch):
