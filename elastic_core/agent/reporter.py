@@ -76,7 +76,7 @@ class Reporter:
 
     def worker_exited(self, round_: int, ended: WorkerExit) -> None:
         get_logger().debug("worker exited", local_rank=ended.local_rank, pid=ended.pid, exitcode=ended.exitcode)
-        self._tell(WorkerExited(self._run_id, round_, ended.local_rank, ended.exitcode))
+        self._tell(WorkerExited(self._run_id, round_, ended.local_rank, ended.exitcode, ended.obeyed))
 
     def failures(self, failures: Mapping[int, ProcessFailure]) -> None:
         for failure in failures.values():

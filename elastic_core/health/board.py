@@ -46,7 +46,7 @@ def after(status: AgentStatus, fact: Fact, now: float) -> AgentStatus:
             workers = (WorkerStatus(rank, ranks.get(rank, -1), pid, "running") for rank, pid in sorted(pids.items()))
             return replace(status, workers=tuple(workers))
         case WorkerExited():
-            state = "failed" if fact.exitcode else "succeeded"
+            state = "succeeded" if not fact.exitcode else "stopped" if fact.stopped else "failed"
             return _with_workers(status, lambda worker: state if worker.local_rank == fact.local_rank else worker.state)
         case WorkerFailed():
             return _worker_failed(status, fact.failure)

@@ -419,11 +419,11 @@ def elastic_workers_started(fact: WorkersStarted, context: Context) -> None:
 
 @hookspec
 def elastic_worker_exited(fact: WorkerExited, context: Context) -> None:
-    """A worker of this node has exited on its own.
+    """A worker of this node has exited.
 
-    Called once for each worker that succeeds or fails, but not for a worker that the agent stops. The call is made in
-    the agent's process and thread, as soon as the agent notices the exit. An exception is logged with the plugin's name
-    and version and has no other effect.
+    Called once for each worker, also if the agent has stopped it (`fact.stopped`). The call is made in the agent's
+    process and thread, as soon as the agent notices the exit. An exception is logged with the plugin's name and version
+    and has no other effect.
 
     A complete plugin::
 

@@ -44,13 +44,14 @@ class WorkersStarted:
 
 @dataclass(frozen=True)
 class WorkerExited:
-    """A worker of this node has exited on its own. `exitcode` has the same meaning as in `subprocess`. The event is
-    reported as soon as the agent notices the exit."""
+    """A worker of this node has exited, on its own or because the agent `stopped` it. `exitcode` has the same meaning
+    as in `subprocess`. The event is reported as soon as the agent notices the exit."""
 
     run_id: str
     round: int
     local_rank: int
     exitcode: int
+    stopped: bool = False
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,13 @@ class RoundPlan:
 
 @dataclass(frozen=True)
 class WorkerExit:
-    """A worker's process has ended. `exitcode` is negative if a signal ended it."""
+    """A worker's process has ended. `exitcode` is negative if a signal ended it. `obeyed` tells whether the worker
+    ended because the agent asked it to."""
 
     local_rank: int
     pid: int
     exitcode: int
+    obeyed: bool = False
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class _Round:
     activity: Activity
     stop_files: dict[int, StopFile] = field(default_factory=dict)
     workers: dict[int, WorkerProcess] = field(default_factory=dict)
-    exits: dict[int, tuple[WorkerExit, float, bool]] = field(default_factory=dict)
+    exits: dict[int, tuple[WorkerExit, float]] = field(default_factory=dict)
     signals: set[int] = field(default_factory=set)
     asked: set[tuple[int, int, bool]] = field(default_factory=set)
     faults: dict[int, str] = field(default_factory=dict)  # why workers failed, apart from their exit codes
@@ -267,7 +267,7 @@ class LocalWorkers:
         hanging = HangingWorker(running[leader], current.output, self._parent, self._clock)
         current.stacks[local] = hanging.stacks(pid) if ask else NOT_ASKED
         current.faults[local] = reason
-        current.exits[local] = (WorkerExit(local, leader, -signal.SIGKILL), self._clock.timestamp(), False)
+        current.exits[local] = (WorkerExit(local, leader, -signal.SIGKILL), self._clock.timestamp())
         hanging.kill(pid, wait=ask)
         return local
 
@@ -333,9 +333,9 @@ class LocalWorkers:
         if self._round is None:
             return
         fresh = [w for w in self._running_workers() if w.reap()]
-        exits = in_causal_order([WorkerExit(w.ranks.local, w.pid, w.exitcode or 0) for w in fresh])
+        exits = in_causal_order([self._exit_of(worker) for worker in fresh])
         now = self._clock.timestamp()
-        self._round.exits.update({ended.local_rank: (ended, now, self._obeyed(ended)) for ended in exits})
+        self._round.exits.update({ended.local_rank: (ended, now) for ended in exits})
         self._round.unreported += exits
 
     def _stop_files(self) -> dict[int, StopFile]:
@@ -345,11 +345,12 @@ class LocalWorkers:
         workers = self._round.workers.values() if self._round else ()
         return [worker for worker in workers if worker.exitcode is None]
 
-    def _obeyed(self, ended: WorkerExit) -> bool:
-        """Return whether the worker exited because the agent asked it to, and not because it hung."""
-        if self._round is None or not self._round.signals or ended.local_rank in self._round.faults:
-            return False
-        return ended.exitcode == 0 or bool(self._round.signals & {-ended.exitcode, ended.exitcode - 128})
+    def _exit_of(self, worker: WorkerProcess) -> WorkerExit:
+        """Return the exit of a worker that has ended. A worker that was killed because it hung has not obeyed."""
+        code, obeyed = worker.exitcode or 0, False
+        if self._round is not None and self._round.signals and worker.ranks.local not in self._round.faults:
+            obeyed = code == 0 or bool(self._round.signals & {-code, code - 128})
+        return WorkerExit(worker.ranks.local, worker.pid, code, obeyed)
 
     def _open_folder(self, plan: RoundPlan) -> Path:
         try:
@@ -440,7 +441,7 @@ class LocalWorkers:
         bad = (ended for ended in current.exits.values() if ended[0].exitcode or ended[0].local_rank in current.faults)
         return explain([self._evidence(current, *ended) for ended in bad], current.plan)
 
-    def _evidence(self, current: _Round, ended: WorkerExit, timestamp: float, obeyed: bool) -> Evidence:
+    def _evidence(self, current: _Round, ended: WorkerExit, timestamp: float) -> Evidence:
         worker = current.workers[ended.local_rank]
         error_file = Path(worker.launch.environment["TORCHELASTIC_ERROR_FILE"])
         stderr = current.output.stderr(ended.local_rank)
@@ -451,7 +452,7 @@ class LocalWorkers:
             error_file=str(error_file),
             error_data=read_error_file(error_file),
             timestamp=timestamp,
-            stopped=obeyed,
+            stopped=ended.obeyed,
             out_of_memory=current.oom.explanation(),
             fault=current.faults.get(ended.local_rank, ""),
             stack=stderr.dump() or current.stacks.get(ended.local_rank, ""),

@@ -55,8 +55,8 @@ class Story:
         self.board(WorkersStarted("job", number, pids, {0: 0, 1: 1}))
         self.phase("running")
 
-    def exit(self, local_rank, exitcode):
-        self.board(WorkerExited("job", self.now.round, local_rank, exitcode))
+    def exit(self, local_rank, exitcode, stopped=False):
+        self.board(WorkerExited("job", self.now.round, local_rank, exitcode, stopped))
 
     def fail(self, local_rank, caused_by=None):
         pid = self.now.workers[local_rank].pid
@@ -140,9 +140,12 @@ def test_workers_stopped_by_the_agent_are_stopped(story):
     story.exit(1, 0)
     story.phase("stopping", "node5 joined")
     assert story.states == ["running", "succeeded"]
+    story.exit(0, -15, stopped=True)
+    assert story.states == ["stopped", "succeeded"]
+    story.round(2)
     story.restart("membership", "node5 joined", 0)
     story.phase("joining", "waits")
-    assert story.states == ["stopped", "succeeded"]
+    assert story.states == ["stopped", "stopped"]
 
 
 def test_last_failure_is_the_first_of_the_latest_failed_round(story):

@@ -61,12 +61,12 @@ def test_failure_is_known_before_other_workers_stop(local_workers, python, plan)
     assert rounds.workers.failures() == {}
     rounds.start(plan(2))
     assert rounds.workers.failures() == {}
-    rounds.wait_for_exits(1)
+    assert [ended.obeyed for ended in rounds.wait_for_exits(1)] == [False]
     assert rounds.workers.running() == [0]
     assert len(rounds.workers.leftovers()) == 1
     assert {rank: failure.reason for rank, failure in rounds.workers.failures().items()} == {1: "exit code 5"}
     rounds.workers.send_signal(signal.SIGTERM)
-    rounds.wait_for_exits(1)
+    assert [ended.obeyed for ended in rounds.wait_for_exits(1)] == [True]
     rounds.finish()
     assert list(rounds.workers.failures()) == [1]
 
