@@ -18,7 +18,6 @@ from elastic_c10d.tcp_connector import PATIENCE, HostElection, TcpConnector
 from elastic_c10d.torch_store import distributed, lazy_store
 from elastic_core.plugin import (
     ConfigurationError,
-    MadeStores,
     PortReservation,
     Problem,
     RendezvousConnectionError,
@@ -34,7 +33,7 @@ from elastic_core.plugin import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from elastic_core.plugin import Duration, RendezvousParameters, Store, StoreConnector
+    from elastic_core.plugin import Duration, MadeStores, RendezvousParameters, Store, StoreConnector
 
 _LENGTH = struct.Struct("=I")  # a FileStore's file starts with the length of the first key
 _LONGEST_KEY = 4096
@@ -116,6 +115,8 @@ def round_stores(connector: StoreConnector, run_id: str, address: Callable[[], s
             require a connection.
         host: see `MadeStores`.
     """
+
+    from elastic_core.plugin import MadeStores  # imported only where a node joins
 
     def members_store(name: str) -> Store:
         torchs = distributed()

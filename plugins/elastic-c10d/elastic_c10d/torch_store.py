@@ -14,7 +14,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.plugin import BACKLOG, bound_everywhere, bound_socket, get_logger, import_with, start_tcp_store
+from elastic_core.plugin import bound_everywhere, bound_socket, get_logger, import_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,6 +98,8 @@ def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
     """Return a socket that listens on the endpoint's port. If `endpoint.is_loopback` is True, the socket listens only
     on loopback. Otherwise, it listens on all addresses, because a machine's own name often resolves to 127.0.1.1, which
     other machines cannot reach. Raises OSError, with errno EADDRINUSE if the port is in use."""
+    from elastic_core.plugin import BACKLOG  # imported only where a store is hosted
+
     if endpoint.is_loopback:
         own = min(addresses, key=lambda address: address.family != socket.AF_INET)
         sock = bound_socket(own.family, own.sockaddr)
@@ -118,6 +120,8 @@ def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
 def start_server(sock: socket.socket) -> Store:
     """Start a TCPStore that owns this socket and serves on it until the store is garbage-collected. For errors, see
     `start_tcp_store`."""
+    from elastic_core.plugin import start_tcp_store
+
     store: Store = start_tcp_store(sock, distributed())
     return store
 
