@@ -28,6 +28,7 @@ class Connection:
     Args:
         asked: when the unanswered operation began; None if there is none.
         since: when the first attempt since the last answer began; None if no answer is outstanding.
+        renewed: when the last heartbeat that was answered began; None before the first one.
         outage: why the store was last unreachable; reset to None when the node has nothing left to do.
         failures: how many attempts have failed since the node last had nothing left to do.
         retry_at: when the next attempt is due; None while attempts succeed.
@@ -39,6 +40,7 @@ class Connection:
     settings: RendezvousSettings
     asked: Instant | None = None
     since: Instant | None = None
+    renewed: Instant | None = None
     outage: Exception | None = None
     failures: int = 0
     retry_at: Instant | None = None
@@ -61,10 +63,11 @@ class Connection:
         lately = self.away_at is not None and now - self.away_at < timeout
         return self.asked is not None and now - self.asked > _SLOW * timeout and not lately
 
-    def answered(self, now: Instant) -> Connection:
-        """Record that the store has answered the operation. Other operations may still fail."""
-        away_at = now if self._slept(now) else self.away_at
-        return replace(self, asked=None, since=None, retry_at=None, extended=None, away_at=away_at)
+    def answered(self, now: Instant, renews: bool = False) -> Connection:
+        """Record that the store has answered the operation. Other operations may still fail. `renews` tells whether the
+        operation was a sign of life for the other nodes."""
+        away_at, renewed = now if self._slept(now) else self.away_at, self.asked if renews else self.renewed
+        return replace(self, asked=None, since=None, renewed=renewed, retry_at=None, extended=None, away_at=away_at)
 
     def failed(self, outage: Exception | None, now: Instant) -> Connection:
         """Record that the operation has failed. `outage` is the error if the store was unreachable. Any other fault is
@@ -108,18 +111,21 @@ class Connection:
     def fence_at(self, grace: Duration, now: Instant) -> Instant:
         """Return the time at which this node must stop its workers unless the store answers first. For `grace`, see
         `RosterBackend`."""
-        due = self._due(now if self.since is None else self.since, grace)
+        due = self._due(grace, now)
         return due if self.extended is None else max(due, self.extended)
 
-    def _due(self, since: Instant, grace: Duration) -> Instant:
+    def _due(self, grace: Duration, now: Instant) -> Instant:
         """Return the deadline for an answer. The deadline is one interval early, because the last answered heartbeat
-        may be one interval older than `since`."""
-        return later(since, self.settings.failure_timeout + grace - self.settings.keep_alive_interval)
+        may be one interval older than `since`. If its answer was late, that heartbeat is even older, because other
+        nodes count from the time at which the store received it."""
+        timeout = self.settings.failure_timeout + grace
+        due = later(now if self.since is None else self.since, timeout - self.settings.keep_alive_interval)
+        return due if self.since is None or self.renewed is None else min(due, later(self.renewed, timeout))
 
     def fenced(self, grace: Duration, now: Instant) -> tuple[Connection, bool]:
         """Return the updated connection, and whether the node must stop its workers because the store has not answered
         for too long. A node that was suspended could not receive an answer, so it gets one more interval."""
-        due = None if self.since is None else self._due(self.since, grace)
+        due = None if self.since is None else self._due(grace, now)
         if due is None or now < due:
             return self if self.extended is None else replace(self, extended=None), False
         if self.extended is not None:

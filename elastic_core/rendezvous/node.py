@@ -338,7 +338,8 @@ class Node:
         """Process the answer to the operation that `next` returned; see `effects`."""
         operation, self._asked = self._asked, None
         away, silent = self.connection.was_outage(now), self.connection.since
-        self.connection = self.connection.answered(now)
+        renews = isinstance(operation, Heartbeat) or (isinstance(operation, Announce) and self.registered is None)
+        self.connection = self.connection.answered(now, renews)
         if away:
             self._expect_all_back(now)
             if self._enough is not None:  # members could not rejoin in the meantime, so they get the same time again

@@ -191,6 +191,7 @@ class Sameness:
             "membership": self._plain,
             "connection": self._plain,
             "Connection.asked": self._age,
+            "Connection.renewed": self._age,
             "counters": self._counters,
             "counter": lambda counter, view: counter and self._counter(counter, view.store.lead, view),
             "roster": self._roster,

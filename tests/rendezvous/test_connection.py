@@ -55,6 +55,16 @@ def test_outage_is_logged_after_the_heartbeat_timeout(well):
     assert well.next_look(Instant(20.0)) == 22.0
 
 
+def test_late_answer_to_a_heartbeat_extends_no_deadline(well):
+    """The store received the heartbeat at 10.0 or later, so other nodes may consider this one lost from 15.0 on."""
+    beaten = well.began(Instant(10.0)).answered(Instant(13.9), renews=True)
+    cut_off = answered(beaten, 13.9, 14.0).began(Instant(14.0))
+    assert cut_off.fence_at(0.0, Instant(14.5)) == 15.0
+    assert [cut_off.fenced(0.0, Instant(now))[1] for now in (14.9, 15.0)] == [False, True]
+    assert cut_off.fence_at(30.0, Instant(14.5)) == 45.0
+    assert beaten.fence_at(0.0, Instant(14.5)) == 18.5  # nothing is unanswered
+
+
 def test_process_that_slept_gets_one_more_heartbeat(well):
     asked = well.began(Instant(10.0))
     slept, fenced = asked.fenced(0.0, Instant(60.0))
