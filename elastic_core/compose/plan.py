@@ -196,7 +196,7 @@ def plan_of(
             found[selection.kind] = selection.choose(manager)
         except ConfigurationError as error:
             errors.append(error)
-    problems = [*_unsigned(settings, found), *unknown_event_handler(settings), *_misspelt(tables or {}, manager)]
+    problems = [*_unsigned(settings, found), *_unknown_event_handler(settings), *_misspelt(tables or {}, manager)]
     errors += [ConfigurationError(problem) for problem in problems]
     if len(errors) == 1:
         raise errors[0]
@@ -256,7 +256,7 @@ def _not_signing(backend: str) -> Problem:
     return Problem("--rdzv-secret-file", f"the rendezvous backend {backend!r} does not support signing with a secret")
 
 
-def unknown_event_handler(settings: Settings) -> Iterator[Problem]:
+def _unknown_event_handler(settings: Settings) -> Iterator[Problem]:
     """Yield a problem if the event handler is not registered."""
     name = settings.event_log_handler
     if not events.is_known(name):

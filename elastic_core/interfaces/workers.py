@@ -46,8 +46,8 @@ class RoundPlan:
 
 @dataclass(frozen=True)
 class WorkerExit:
-    """A worker's process has ended. `exitcode` is negative if a signal ended it. `obeyed` tells whether the worker
-    ended because the agent asked it to."""
+    """A worker's process has ended. `exitcode` is negative if a signal ended it. `obeyed` is True if the agent
+    had asked the worker to end."""
 
     local_rank: int
     pid: int

@@ -64,7 +64,7 @@ class Connection:
         return self.asked is not None and now - self.asked > _SLOW * timeout and not lately
 
     def answered(self, now: Instant, renews: bool = False) -> Connection:
-        """Record that the store has answered the operation. Other operations may still fail. `renews` tells whether the
+        """Record that the store has answered the operation. Other operations may still fail. `renews` is True if the
         operation was a sign of life for the other nodes."""
         away_at, renewed = now if self._slept(now) else self.away_at, self.asked if renews else self.renewed
         return replace(self, asked=None, since=None, renewed=renewed, retry_at=None, extended=None, away_at=away_at)

@@ -126,12 +126,12 @@ class Examination:
         except CallTimeout:  # in a hanging driver call, the subprocess ignores SIGKILL
             found = machine.Torch(problem=f"no answer within {2 * for_torch:g} s")
         yield from machine.judged_torch(found, workers)
-        if record is not None and self._is_chosen():
+        if record is not None and self._is_accepted():
             versions = {CORE: own_version(), "Python": machine.python_version(), "torch": found.version or "none"}
             yield from self._store(record, around, versions)
 
-    def _is_chosen(self) -> bool:
-        """Return whether the backend accepts its options. If it does not, `judged_choices` has reported the reason."""
+    def _is_accepted(self) -> bool:
+        """Return whether the backend's options are valid. If they are not, `judged_choices` has reported the reason."""
         try:
             backend_selection(self.settings).choose(self.manager)
         except ConfigurationError:
