@@ -23,6 +23,7 @@ Each connection resolves the names again and tries all addresses.
 from __future__ import annotations
 
 import contextlib
+import errno
 import secrets
 import socket
 import sys
@@ -305,12 +306,17 @@ class HostElection:
                 place = Address(bound.family, bound.getsockname())
                 server = start_server(bound)
             except OSError as error:
+                if error.errno == errno.EMFILE:
+                    advice = "close files or raise the limit (ulimit -n)"
+                    raise RendezvousConnectionError(
+                        f"this node cannot host the store at {self._endpoint}: {error_text(error)}; {advice}"
+                    ) from error
                 if self._is_host:
                     raise RendezvousConnectionError(
                         f"this node must host the store ({_FORCED}), but cannot listen on {self._endpoint}: "
                         f"{error_text(error)}; `ss -ltnp` shows which programs are listening"
                     ) from error
-                return  # the address is in use or not local, or this process cannot open enough files
+                return  # the address is in use by another process on this machine, or is not local
             server.set(_NONCE_KEY, self._nonce.decode())
             self._server, self._place = server, place
 
