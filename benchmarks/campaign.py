@@ -95,6 +95,7 @@ class Shape:
         slow: whether rank 0 takes long to stop.
         together: whether the workers call `should_stop`.
         listed: the number of hosts in the endpoint, if the nodes host the store; 0 means all.
+        joins: whether the last node joins later.
     """
 
     world: str
@@ -107,6 +108,15 @@ class Shape:
     slow: bool = False
     listed: int = 0
     together: bool = False
+    joins: bool = False
+
+    @property
+    def served(self) -> int:
+        """The number of nodes that serve etcd: the first three, or one in jobs of two, as the number has to be odd. If
+        the only member is lost, the other node restores the job's state; a job of one node starts again."""
+        if self.world != "etcd served":
+            return 0
+        return 1 if self.joins or self.nodes < 3 else 3
 
     @classmethod
     def drawn(cls, world: str, seed: str) -> Shape:
@@ -114,7 +124,7 @@ class Shape:
         lot = random.Random(f"shape {world} {seed}")
         bare = world == "torchrun"
         nodes, secret, warm, names = (
-            lot.choice((3, 3, 4, 5) if world == "etcd served" else (2, 2, 3, 3, 4, 5)),
+            lot.choice((2, 3, 3, 4, 5) if world == "etcd served" else (2, 2, 3, 3, 4, 5)),
             lot.random() < 0.5,
             lot.random() < 0.25,
             lot.random() < 0.5,
@@ -125,8 +135,11 @@ class Shape:
         slow = lot.random() < 0.15 and not (bare or real)
         listed = lot.choice((0, 0, 1, 2)) if world == "c10d" else 0
         together = lot.random() < 0.5 and not (bare or real)
+        if joins := lot.random() < 0.2 and not (bare or real) and world != "static":
+            nodes = 2
         return cls(
-            world, nodes, secret and not bare, (warm or real) and not bare, names, real, logs, slow, listed, together
+            *(world, nodes, secret and not bare, (warm or real) and not bare, names),
+            *(real, logs, slow, listed, together, joins),
         )
 
 
@@ -156,7 +169,7 @@ def setting_of(shape: Shape, folder: Path, planted: str = "", flags: Sequence[st
             path = (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
             environment["PYTHONPATH"] = ":".join(filter(None, path))
         made_for["secret"] = str(secret) if shape.secret else ""
-        made_for["have"] = setting.have | ({"warm"} if shape.warm else set())
+        made_for["have"] = setting.have | ({"warm"} if shape.warm else set()) | ({"joins"} if shape.joins else set())
         if shape.logs:
             made_for["own"] = lambda place: (*setting.own(place), *_on_disk(folder / "disks" / str(place)))
         yield replace(setting, **made_for)
@@ -177,6 +190,7 @@ def _setting(shape: Shape, made: Machines, folder: Path) -> Setting:
         have |= {"clock"}
     if shape.world == "c10d":
         listed = hosts[: shape.listed or None]
+        have |= {"hosted"}
         return Setting("c10d", ",".join(f"{host}:29400" for host in listed), shape.nodes, last_call, machines=own,
                        have=have, environment=environment)  # fmt: skip
     if shape.world == "etcd":
@@ -196,11 +210,12 @@ def _setting(shape: Shape, made: Machines, folder: Path) -> Setting:
         conf = {**last_call, "serve": "true", "connect_timeout": "180"}
 
         def ready() -> bool:
-            """Whether three voting members answer."""
-            return "3" in (one.run(sys.executable, "-I", "-S", "-c", VOTES, one.address).strip() for one in own[:3])
+            """Whether all members vote and answer."""
+            votes = (one.run(sys.executable, "-I", "-S", "-c", VOTES, one.address) for one in own[: shape.served])
+            return str(shape.served) in map(str.strip, votes)
 
-        have |= {"members", "keepers"}
-        return Setting("etcd", ",".join(hosts[:3]), shape.nodes, conf, machines=own, have=have, ready=ready,
+        have |= {"members", "keepers", "hosted"}
+        return Setting("etcd", ",".join(hosts[: shape.served]), shape.nodes, conf, machines=own, have=have, ready=ready,
                        environment=environment)  # fmt: skip
     if shape.world == "sqlite":
         return Setting("sqlite", str(folder / "rendezvous.db"), shape.nodes, last_call, machines=own, have=have,
@@ -377,7 +392,7 @@ def campaign(arguments: argparse.Namespace) -> Iterator[Outcome]:
 def narrate(made: Outcome) -> None:
     """Print a line for the job, and one for each of its first violations."""
     shape = made.shape
-    words = ("secret", "warm", "names", "real", "logs", "slow", "listed")
+    words = ("secret", "warm", "names", "real", "logs", "slow", "listed", "joins")
     like = ", ".join(word for word in words if getattr(shape, word)) or "plain"
     print(f"{shape.world} {made.seed} ({shape.nodes} nodes, {like}): {sum(made.faults.values())} faults, {made.rounds} "
           f"rounds, {made.seconds:.0f} s, {len(made.violations)} violations", flush=True)  # fmt: skip

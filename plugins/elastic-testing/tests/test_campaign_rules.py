@@ -299,6 +299,41 @@ def test_fault_that_missed_is_ignored(story):
     assert story.violations() == []
 
 
+@pytest.mark.parametrize("hosted", [True, False])
+@pytest.mark.parametrize("survivor", ["a", ""])
+def test_count_starts_again_only_if_no_node_remembers_it(story, hosted, survivor):
+    story.record("job", hosted=hosted)
+    story.wave(1, "agent_kill")
+    for node in {"a", "b"} - {survivor}:
+        story.agent_ended(node, -9, -9)
+    story.again("x:3", restart=0, nodes="cd", world=2)
+    story.whole(1)
+    assert rules(story) == (set() if hosted and not survivor else {"counted once"})
+
+
+def test_new_count_includes_no_failure_of_its_own(story):
+    """A count that starts again is 0, not 1: the loss of a node is no failure."""
+    story.record("job", hosted=True)
+    story.wave(1, "worker_kill")
+    story.again("x:3", restart=2)
+    story.whole(1)
+    story.wave(2, "agent_kill")
+    for node in "ab":
+        story.agent_ended(node, -9, -9)
+    story.again("x:4", restart=1, nodes="cd", world=2)
+    story.whole(2)
+    assert rules(story) == {"counted once"}
+
+
+@pytest.mark.parametrize(("rounds", "found"), [(0, {"cause"}), (1, set()), (2, {"cause"})])
+def test_node_that_joins_leads_to_one_round(story, rounds, found):
+    story.wave(1, "join")
+    for number in range(rounds):
+        story.again(f"x:{3 + number}", restart=1, nodes="abc", world=3)
+    story.whole(1)
+    assert rules(story) == found
+
+
 def test_files_left_on_a_powered_off_machine_are_allowed(story):
     story.wave(1, "machine_off")
     story.again("x:3", 1)
@@ -417,8 +452,32 @@ def test_seed_determines_the_storm():
     assert storm[-1].rounds == (0, 0)
     assert {fault.kind for fault in faults} == set(kinds)
     assert {fault.place for fault in faults} == {0, 1, 2}
-    assert not any(fault.place == fault.other for fault in faults)
+    assert not any(fault.place == fault.other for fault in faults if fault.kind not in ("join", "done"))
     assert any(len(wave.faults) == 3 for wave in storm)
+
+
+@pytest.mark.parametrize("seed", ["1", "2", "3", "4", "5", "6", "7", "8"])
+def test_faults_before_a_node_joins_affect_the_first_node_only(seed):
+    storm = draw(seed, 60, list(KINDS), 2, most_s=5.0, losses=1)
+    [number] = [number for number, wave in enumerate(storm) if wave.faults[0].kind == "join"]
+    early = [fault for wave in storm[:number] for fault in wave.faults]
+    assert 1 <= len(early) <= 20
+    assert {fault.place for fault in early} == {0}
+    assert not {fault.kind for fault in early} & {"drain", "newcomer", "spare_kill", "apart", "one_way"}
+    assert storm[number].faults[0].place == 1
+    assert {fault.place for wave in storm[number + 1 :] for fault in wave.faults} == {0, 1}
+    assert [fault.kind for wave in storm for fault in wave.faults].count("join") == 1
+
+
+def test_hosts_are_lost_before_and_while_and_after_a_node_joins():
+    before, during, after = set(), set(), set()
+    for seed in range(40):
+        storm = draw(str(seed), 20, ["worker_kill", "agent_kill", "agent_term", "machine_off", "join"], 2, losses=1)
+        [number] = [number for number, wave in enumerate(storm) if wave.faults[0].kind == "join"]
+        for found, waves in ((before, storm[:number]), (during, [storm[number]]), (after, storm[number + 1 :])):
+            found |= {fault.kind for wave in waves for fault in wave.faults if fault.place == 0}
+    for found in (before, during, after):
+        assert {"agent_kill", "agent_term", "machine_off"} <= found
 
 
 def test_wave_has_no_duplicate_faults():

@@ -414,6 +414,12 @@ class Faults:
         look()
         return agent.process.pid
 
+    def _join(self, fault: Fault, end: Callable[[], None]) -> int | None:
+        self._stage.joins(fault.place)
+        end()
+        agent = self._stage.agent(fault.place)
+        return agent.process.pid if agent else None
+
     def _done(self, fault: Fault, end: Callable[[], None]) -> int | None:
         """Let the job finish: this node immediately, and all other nodes later."""
         agent = self._stage.agent(fault.place)

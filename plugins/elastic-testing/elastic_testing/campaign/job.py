@@ -44,7 +44,7 @@ class Job:
     def run(self, storm: Storm) -> History:
         """Start the job, run it through the storm of faults, and finish it. The history records the job's errors."""
         try:
-            self._form()
+            self._form({fault.place for wave in storm for fault in wave.faults if fault.kind == "join"})
             for wave in storm:
                 if not self._through_wave(wave):
                     break
@@ -57,8 +57,8 @@ class Job:
         history.write(self._stage.folder / "history.jsonl")
         return history
 
-    def _form(self) -> None:
-        self._stage.set_up()
+    def _form(self, late: set[int]) -> None:
+        self._stage.set_up(late)
         ready = self._stage.setting.ready
         if not self._stage.until(lambda: self._whole(0.0, 0.0) is not None and ready(), FORM_S):
             self._stage.tell("not formed", limit_s=FORM_S, why=self._why())

@@ -8,7 +8,8 @@ The rules:
   and restart count.
 - `cause`: the number of new rounds is within the limits set by the wave's faults. Members change only if a node may
   have been lost, and the loss of a node is not reported long after the node has left.
-- `counted once`: each failure is counted exactly once as a restart, and nothing else is counted.
+- `counted once`: each failure is counted exactly once as a restart, and nothing else is counted. The count returns
+  to 0 only if the nodes host the store and all nodes of the last round have ended, because no node remembers it then.
 - `healthy`: if no fault affects a worker or its agent, the worker gets SIGTERM before SIGKILL, unless the other nodes
   no longer wait for its node. No worker of an earlier round runs during the next one.
 - `checkpoint`: no step in a checkpoint is lost.
@@ -125,7 +126,9 @@ def _cause(history: History) -> Iterator[tuple[str, float]]:
             yield f"{_of(wave)}: {len(mine)} rounds formed, expected at least {least}", span.begun
 
     for _, wave, mine, before in _waves(history):
-        if before and not any(KINDS[fault.kind].loses or KINDS[fault.kind].linger_s for fault in wave.faults):
+        if before and not any(
+            KINDS[fault.kind].loses or KINDS[fault.kind].linger_s or fault.kind == "join" for fault in wave.faults
+        ):
             for one in mine:
                 if added := one.nodes - before.nodes:
                     yield f"{_of(wave)}: {sorted(added)} joined a round, although no node was lost", one.started
@@ -152,14 +155,22 @@ def _restarts(history: History, wave: FaultWave) -> tuple[int, int]:
     return wave.restarts() if all(worker.says for worker in history.workers) else wave.restarts(0.0)
 
 
+def _counted(history: History, older: SeenRound, newer: SeenRound) -> int:
+    """Return how many failures were counted between two consecutive rounds."""
+    ended = {event["node"] for event in history.of("agent ended") if event["at"] < newer.started}
+    hosted = any(event["hosted"] for event in history.of("job"))
+    forgotten = hosted and older.nodes <= ended and newer.restart < older.restart
+    return newer.restart - (0 if forgotten else older.restart)
+
+
 def _counted_once(history: History) -> Iterator[tuple[str, float]]:
     for older, newer in pairwise(history.rounds):
-        if not 0 <= newer.restart - older.restart <= 1:
+        if not 0 <= _counted(history, older, newer) <= 1:
             yield f"the restart count changed from {older.restart} to {newer.restart}", newer.started
     for span, wave, mine, before in _waves(history):
         if not mine or before is None:
             continue
-        counted = mine[-1].restart - before.restart
+        counted = sum(_counted(history, older, newer) for older, newer in pairwise([before, *mine]))
         least, most = _restarts(history, wave)
         if not least <= counted <= most:
             expected = str(least) if least == most else f"{least} to {most}"

@@ -43,13 +43,16 @@ class Setting:
         secret: the file for `--rdzv-secret-file`.
         flags: further flags for `elastic run` on all nodes.
         own: a function that returns further flags for the node at a place.
-        fixed: whether the minimum number of nodes equals the maximum (false). If not, the minimum is just over half.
+        fixed: whether the minimum number of nodes equals the maximum (false). If not, the minimum is just over half, or
+            the number of nodes that start with the job if that is less.
         launcher: the command that starts an agent (`elastic run`).
         worker: the workers' command. It must write the events that `history` describes.
         machines: simulated machines: first one for each node, and then any others. If there are none, all processes run
             on the real machine.
         servers: store processes, which are started before the nodes.
         have: available prerequisites of faults (see `FaultKind.needs`) that cannot be derived from the other settings.
+            With `joins`, storms that are drawn start the last node later. With `hosted`, the nodes host the store, so
+            it is lost with the last of them.
         ready: called before each wave; returns whether the store can survive the faults of a wave.
         left: called at the end; returns a line for each item that remains in the store.
         environment: further environment variables for agents and commands.

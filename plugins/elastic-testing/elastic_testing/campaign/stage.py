@@ -130,10 +130,14 @@ class JobStage:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._away: set[int] = set()
+        self._first = self._awaited = setting.nodes  # how many nodes start with the job, and how many have been started
         self._spoilt: list[int] = []  # places with unwritable disks; each is listed once per fault
 
-    def set_up(self) -> None:
-        """Create disks and clocks, and start servers and agents."""
+    def set_up(self, late: set[int]) -> None:
+        """Create disks and clocks, and start servers and agents, except at the places `late`, which `joins` starts."""
+        self._away |= late
+        self._first = self._awaited = self.setting.nodes - len(late)
+        self.tell("job", hosted="hosted" in self.there)
         disks = self.folder / "disks"
         disks.mkdir(parents=True)
         if self.setting.machines:  # shared, so that later mounts are visible in the agents' namespaces
@@ -189,9 +193,9 @@ class JobStage:
             unmount(self.folder / "disks")
 
     def nodes(self) -> set[str] | None:
-        """Return the names of the running nodes, or None if there are fewer than `Setting.nodes`."""
+        """Return the names of the running nodes, or None if any node that has been started is missing."""
         names = {agent.name for agent in self._agents.values() if not agent.over}
-        return names if len(names) == self.setting.nodes else None
+        return names if len(names) == self._awaited else None
 
     def agents(self) -> list[Agent]:
         """Return the newest agent of each place."""
@@ -296,7 +300,7 @@ class JobStage:
 
     def _nnodes(self) -> str:
         count = self.setting.nodes
-        return str(count) if self.setting.fixed else f"{count // 2 + 1}:{count}"
+        return str(count) if self.setting.fixed else f"{min(count // 2 + 1, self._first)}:{count}"
 
     def start(self, place: int) -> None:
         """Start an agent, unless the machine is off or the job is finishing."""
@@ -329,7 +333,7 @@ class JobStage:
         return agent, folder / "finish"
 
     def is_away(self, place: int) -> bool:
-        """Return whether the machine is off."""
+        """Return whether the machine is off, or its node has not joined yet."""
         return place in self._away
 
     def goes_off(self, place: int) -> None:
@@ -342,6 +346,11 @@ class JobStage:
         """Mark the machine as on, and start an agent."""
         self._away.discard(place)
         self.start(place)
+
+    def joins(self, place: int) -> None:
+        """Start the agent of a place that was left out when the job started."""
+        self._awaited += 1
+        self.comes_back(place)
 
     def loses(self, agent: Agent, *codes: int) -> None:
         """Mark the agent as lost, so that it is not restarted automatically. It may exit with these codes."""

@@ -22,6 +22,8 @@ ANY = (0.05, 60.0)
 
 AWAY = ("agent_stop", "link_cut", "one_way", "apart")
 """Faults in which agents or machines are suspended or disconnected for a while, and then continue."""
+IN_COMPANY = ("one_way", "apart", "drain", "newcomer", "spare_kill")
+"""Faults that are not drawn while a node is still to join: they need a second machine or agent, or take its place."""
 MEET_S = 15.0
 """Minimum number of seconds for which the campaign's own workers try to connect. Real programs may fail earlier."""
 
@@ -108,6 +110,7 @@ KINDS: Mapping[str, FaultKind] = {
                   **_GONE),
     "second_job": FaultKind("a job with another id uses the same endpoint, and ends", lasts=(0.5, 2.0),
                        needs=("elastic", "shared"), weight=0.3),
+    "join": FaultKind("a node joins that was not started with the job", (1, 1), needs=("elastic", "joins")),
     "done": FaultKind("one node's workers succeed while the other nodes continue", needs=("elastic",)),
     "status": FaultKind("an operator runs `elastic status` repeatedly", lasts=(0.3, 1.0),
                         needs=("elastic",), weight=0.3),
@@ -189,7 +192,8 @@ def draw(
     losses: int = 3,
 ) -> Storm:
     """Draw a storm. If `done` is among the kinds, this adds a last wave, in which a node is lost after its workers have
-    succeeded.
+    succeeded. If `join` is among them, the last place joins in one wave, alone or with up to two other faults. Up to a
+    third of the faults precede that wave, and affect the other places.
 
     Args:
         seed: the same seed gives the same storm.
@@ -201,18 +205,29 @@ def draw(
         losses: maximum number of nodes lost in one wave (3), so that a store hosted by the nodes survives.
     """
     lot = random.Random(seed)
-    kinds, last = [kind for kind in kinds if kind != "done"], "done" in kinds
-    weights = [KINDS[kind].weight for kind in kinds]
+    last, joins = "done" in kinds, "join" in kinds
+    kinds = [kind for kind in kinds if kind not in ("done", "join")]
     waves: list[FaultWave] = []
-    while (left := faults - sum(len(wave.faults) for wave in waves)) > 0:
-        size = min(left, lot.choices((1, 2, 3), (6, 3, 1))[0])
+
+    def add(size: int, kinds: Sequence[str], places: int, begun: Sequence[Fault] = ()) -> None:
+        weights = [KINDS[kind].weight for kind in kinds]
         candidates = (_fault(lot, lot.choices(kinds, weights)[0], places, members, most_s) for _ in range(size))
         drawn = [*dict.fromkeys(candidates)]  # drop duplicate faults within a wave
         lost = [fault for fault in drawn if KINDS[fault.kind].loses][losses:]
-        first, *rest = [fault for fault in drawn if fault not in lost]
+        first, *rest = [*begun, *(fault for fault in drawn if fault not in lost)]
         spread = (Fault(one.kind, one.place, round(lot.uniform(0.0, 2.0), 3), one.lasts_s, one.other) for one in rest)
         quiet = 7.0 if lot.random() < 0.05 else round(lot.uniform(0.1, 0.6), 3)
         waves.append(FaultWave((first, *spread), quiet))
+
+    def fill(faults: int, kinds: Sequence[str], places: int) -> None:
+        while (left := faults - sum(len(wave.faults) for wave in waves)) > 0:
+            add(min(left, lot.choices((1, 2, 3), (6, 3, 1))[0]), kinds, places)
+
+    if joins:
+        if alone := [kind for kind in kinds if kind not in IN_COMPANY]:
+            fill(lot.randint(1, max(1, faults // 3)), alone, places - 1)
+        add(lot.choice((0, 1, 2)), kinds, places, [Fault("join", places - 1)])
+    fill(faults, kinds, places)
     if last and (gone := [kind for kind in ("agent_kill", "agent_term", "drain") if kind in kinds]):
         place = lot.randrange(places)
         # On a busy machine, an agent learns only seconds later that its workers have exited.
