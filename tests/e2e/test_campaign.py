@@ -45,8 +45,8 @@ def test_recorded_faults_are_survived(story, tmp_path):
     """The file name gives the world and the job's other properties."""
     world, *like = story.stem.partition(".")[0].replace("-", " ").split("+")
     more = {name: int(value or 1) for name, _, value in (word.partition("=") for word in like)}
-    plain = {"secret": False, "warm": False, "names": False}
-    check_survived(Shape(world, nodes=3, **{**plain, **more}), story.stem, read(story), tmp_path)
+    plain = {"nodes": 3, "secret": False, "warm": False, "names": False}
+    check_survived(Shape(world, **{**plain, **more}), story.stem, read(story), tmp_path)
 
 
 @pytest.mark.nightly
