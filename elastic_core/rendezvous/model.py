@@ -556,13 +556,17 @@ def closed(state: State, by: str, reason: str, succeeded: bool) -> State:
 def recovered(known: State, found: State, runs: bool = True) -> State:
     """Return the state that the store should contain, according to a node that knows the state `known` and has read
     `found`. The result is `found` unless the store has lost data. After a loss of data, the result is the later of the
-    two states. The end of the job and the number of used restarts are always kept, but the end of an earlier job with
-    the same id is ignored. If another node has started the job over and its round is running, only a node that still
-    `runs` the known round overrules the new round."""
+    two states. The end of the job, the number of used restarts, and nodes that were drained or excluded after the loss
+    are always kept, but the end of an earlier job with the same id is ignored. If another node has started the job over
+    and its round is running, only a node that still `runs` the known round overrules the new round."""
     if found.closed:
         return found if known.closed or not known.round or known.origin == found.origin else known
     overrules = runs or not found.open or found.origin == known.origin
-    further = known if overrules and known.progress > found.progress else found
+    further = found
+    if overrules and known.progress > found.progress:
+        further = refused(known, found.refused)
+        for key, within in found.draining.items():
+            further = drained(further, key, within)
     if known.closed and not further.closed:
         further = replace(further, open=False, closed=known.closed)
     restarts = max(known.restarts, found.restarts)

@@ -281,6 +281,14 @@ def test_merged_state_keeps_closing_end_and_restarts(build):
     assert recovered(known, over) is over
 
 
+def test_orders_given_after_a_loss_of_data_are_kept(build):
+    known = replace(build.state("ab"), serial=2)
+    found = refused(drained(State(), "b/1", 9.0), [("c/1", "no")])
+    merged = recovered(known, found)
+    assert (merged.round, merged.draining, merged.refused) == (known.round, {"b/1": 9.0}, (("c/1", "no"),))
+    assert recovered(merged, found) is merged
+
+
 @pytest.mark.parametrize(
     ("of", "changes", "neighbour"),
     [
