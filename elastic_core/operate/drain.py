@@ -113,7 +113,7 @@ def _lifelines(nodes: Sequence[Entry]) -> Iterator[Mapping[str, threading.Event]
     ended = {node.key: threading.Event() for node in nodes}
     with more_files(), contextlib.ExitStack() as held:
         for node in nodes:
-            watched = functools.partial(lambda it: it.seat if it.lifeline else None, node)
+            watched = functools.partial(lambda it: (it.seat, it.after) if it.lifeline else None, node)
             lifeline = held.enter_context(contextlib.closing(Lifeline(watched, lambda key: ended[key].set())))
             lifeline.look()
         yield ended

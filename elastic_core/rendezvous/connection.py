@@ -28,7 +28,9 @@ class Connection:
     Args:
         asked: when the unanswered operation began; None if there is none.
         since: when the first attempt since the last answer began; None if no answer is outstanding.
-        renewed: when the last heartbeat that was answered began; None before the first one.
+        renewed: when the last heartbeat that counts began; None before the first one.
+        belated: when a heartbeat began that was answered only after a failure timeout. By then, the other nodes may
+            have declared this node lost, so it counts only if the state still has this node; None if there is none.
         outage: why the store was last unreachable; reset to None when the node has nothing left to do.
         failures: how many attempts have failed since the node last had nothing left to do.
         retry_at: when the next attempt is due; None while attempts succeed.
@@ -41,6 +43,7 @@ class Connection:
     asked: Instant | None = None
     since: Instant | None = None
     renewed: Instant | None = None
+    belated: Instant | None = None
     outage: Exception | None = None
     failures: int = 0
     retry_at: Instant | None = None
@@ -63,11 +66,26 @@ class Connection:
         lately = self.away_at is not None and now - self.away_at < timeout
         return self.asked is not None and now - self.asked > _SLOW * timeout and not lately
 
-    def answered(self, now: Instant, renews: bool = False) -> Connection:
+    def answered(self, now: Instant, renews: bool = False, confirms: bool = False) -> Connection:
         """Record that the store has answered the operation. Other operations may still fail. `renews` is True if the
-        operation was a sign of life for the other nodes."""
-        away_at, renewed = now if self._slept(now) else self.away_at, self.asked if renews else self.renewed
-        return replace(self, asked=None, since=None, renewed=renewed, retry_at=None, extended=None, away_at=away_at)
+        operation was a sign of life for the other nodes, and `confirms` if it read the state."""
+        renewed, belated, away_at = self.renewed, self.belated, now if self._slept(now) else self.away_at
+        if renews and renewed is not None and now - renewed >= self.settings.failure_timeout:
+            belated = self.asked
+        elif renews:
+            renewed, belated = self.asked, None
+        elif confirms and belated is not None:
+            renewed, belated = belated, None
+        return replace(
+            self,
+            asked=None,
+            since=None,
+            renewed=renewed,
+            belated=belated,
+            retry_at=None,
+            away_at=away_at,
+            extended=None if belated is None else self.extended,
+        )
 
     def failed(self, outage: Exception | None, now: Instant) -> Connection:
         """Record that the operation has failed. `outage` is the error if the store was unreachable. Any other fault is

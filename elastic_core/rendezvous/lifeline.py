@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_core.clock import Duration
-    from elastic_core.rendezvous.model import Seat
+    from elastic_core.rendezvous.model import RoundId, Seat
 
 _ANSWER: Duration = 2.0  # seconds that the other machine has to answer
 _QUIET = 60  # seconds between the kernels' keepalive packets, because firewalls drop idle connections
-_MOST_ENDS = 8  # the number of connections to one seat that may end before this agent stops watching it
+_MOST_ENDS = 8  # the number of connections to a member that may end in one round before this agent stops watching it
 _WAITING = 64  # the length of the queue of incoming connections, which are never accepted
 
 
@@ -36,17 +36,17 @@ class Lifeline:
     """An agent's own lifeline, and its connection to the lifeline of another agent.
 
     Args:
-        watched: returns the member to watch, or None.
+        watched: returns the member to watch and the round, or None.
         lost: called in a separate thread with the key of an agent that has ended.
     """
 
-    def __init__(self, watched: Callable[[], Seat | None], lost: Callable[[str], None]) -> None:
+    def __init__(self, watched: Callable[[], tuple[Seat, RoundId] | None], lost: Callable[[str], None]) -> None:
         self._watched = watched
         self._lost = lost
         self._own = unbound()
         self._open = False
         self._changed = threading.Condition()
-        self._seat: Seat | None = None
+        self._target: tuple[Seat, RoundId] | None = None
         self._connection: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -78,12 +78,12 @@ class Lifeline:
     def look(self) -> None:
         """Watch the member that this agent should watch now, instead of any earlier one. Returns immediately."""
         with self._changed:
-            seat = None if self._closed else self._watched()
-            if seat == self._seat:
+            target = None if self._closed else self._watched()
+            if target == self._target:
                 return
-            self._seat = seat
+            self._target = target
             self._let_go()
-            if self._thread is None and seat is not None:
+            if self._thread is None and target is not None:
                 thread = threading.Thread(target=self._run, name="rendezvous-lifeline", daemon=True)
                 with contextlib.suppress(RuntimeError):  # no thread can be started
                     thread.start()
@@ -92,7 +92,7 @@ class Lifeline:
     def close(self) -> None:
         """Stop watching and listening. Idempotent."""
         with self._changed:
-            self._closed, self._seat = True, None
+            self._closed, self._target = True, None
             self._let_go()
         if self._own is not None:
             self._own.close()
@@ -114,21 +114,22 @@ class Lifeline:
 
     def _run(self) -> None:
         met = ""
-        seat: Seat | None = None
+        target: tuple[Seat, RoundId] | None = None
         while not self._closed:
-            if seat is not None:
-                met = self._follow(seat, met)
+            if target is not None:
+                met = self._follow(target, met)
             with self._changed:
-                while self._seat is seat and not self._closed:
+                while self._target is target and not self._closed:
                     self._changed.wait()
-                seat = self._seat
+                target = self._target
 
-    def _follow(self, seat: Seat, met: str) -> str:
+    def _follow(self, target: tuple[Seat, RoundId], met: str) -> str:
         """Watch a member until its agent has ended, this agent gives up, or this agent has to watch another member.
         Returns the key of the last member to which this agent was connected."""
+        seat = target[0]
         for _ in range(_MOST_ENDS):
             try:
-                self._hold(seat)
+                self._hold(target)
                 met = seat.key
             except ConnectionRefusedError:
                 if met == seat.key:
@@ -138,12 +139,13 @@ class Lifeline:
                 pass  # the other agent closed its socket while the kernel completed the connection; try again
             except OSError:
                 break
-            if self._seat is not seat:
+            if self._target is not target:
                 break
         return met
 
-    def _hold(self, seat: Seat) -> None:
+    def _hold(self, target: tuple[Seat, RoundId]) -> None:
         """Connect to the member, and wait until the connection ends. Raises OSError if the attempt to connect fails."""
+        seat, _ = target
         address = resolve_host(seat.member.address, seat.lifeline)[0]
         with socket.socket(address.family, socket.SOCK_STREAM) as made:
             made.settimeout(_ANSWER)
@@ -151,7 +153,7 @@ class Lifeline:
             made.connect(address.sockaddr)
             made.settimeout(None)
             with self._changed:
-                if self._seat is not seat:
+                if self._target is not target:
                     return
                 self._connection = made
             try:

@@ -339,7 +339,8 @@ class Node:
         operation, self._asked = self._asked, None
         away, silent = self.connection.was_outage(now), self.connection.since
         renews = isinstance(operation, Heartbeat) or (isinstance(operation, Announce) and self.registered is None)
-        self.connection = self.connection.answered(now, renews)
+        self.connection = self.connection.answered(now, renews, isinstance(operation, ReadState))
+        self._state_stale = self._state_stale or self.connection.belated is not None
         if away:
             self._expect_all_back(now)
             if self._enough is not None:  # members could not rejoin in the meantime, so they get the same time again
@@ -934,11 +935,11 @@ class Node:
         return messages.progress(self.state, self.gathering, self.seen.roster, self.settings, self.key)
 
     @property
-    def neighbour(self) -> Seat | None:
-        """The seat of the member whose lifeline this node watches."""
+    def neighbour(self) -> tuple[Seat, RoundId] | None:
+        """The seat of the member whose lifeline this node watches, and the round; None if there is none."""
         member, state = self.membership, self.state
         seat = None if state is None or member.left or member.shut else state.neighbour(self.key)
-        return seat if seat is not None and seat.lifeline else None
+        return (seat, state.round) if state is not None and seat is not None and seat.lifeline else None
 
     @property
     def host(self) -> str:

@@ -113,23 +113,22 @@ def _check_round(
 
 
 def rightly_gone(rules: Rules, world: World, actor: Actor) -> bool:
-    """Whether its peers may consider it lost: they could not hear from it for a failure timeout, or it has ended, or
-    the store has denied it."""
-    return actor.machine is None or world.now - actor.heard >= rules.failure_timeout
+    """Whether its peers may consider it lost: they could not hear from it for a failure timeout, or have not noticed
+    yet that it is back, or it has ended, or the store has denied it."""
+    return actor.machine is None or world.now - actor.heard >= rules.failure_timeout or world.now == actor.back
 
 
 def check_rest(rules: Rules, world: World) -> None:
     """Check a world in which no node has anything to do until time passes."""
     check_groups(world)
+    check_fences(rules, world)
     state = world.state
     if world.store.state is None or world.asleep:
         return
     for actor in world.actors:
         if actor.phase != RUNS or actor.frozen or actor.machine is None:
             continue
-        behind = f"{actor.key} runs round {actor.works_in}, and round {state.round} has formed"
-        must(actor.works_in.number >= state.round.number or rules.grace, behind)
-        if not actor.cut_off and actor.asked is None:
+        if not actor.cut_off and actor.asked is None and actor.machine.connection.retry_at is None:
             runs = state.open and state.round == actor.works_in and state.seated(actor.key)
             must(runs, f"{actor.key} runs round {actor.works_in}, which does not run, and the store answers it")
 
@@ -145,6 +144,16 @@ def check_groups(world: World) -> None:
         members = tuple(formed.seats.keys)
         known = groups.setdefault(actor.machine.membership.round, members)
         must(known == members, f"two groups run round {actor.works_in}: {known} and {members}")
+
+
+def check_fences(rules: Rules, world: World) -> None:
+    """Check that workers of different rounds never run at the same time beyond the fencing bound: when a member has not
+    reached the store for that long, it may run only if no other round runs."""
+    live = [a for a in world.actors if a.acts and a.phase == RUNS]
+    if len({actor.works_in for actor in live}) > 1:
+        for actor in live:
+            what = f"{actor.key} runs round {actor.works_in} beside another round, and its fencing bound has passed"
+            must(world.now - actor.reached < rules.bound, what)
 
 
 def check_settled(rules: Rules, world: World) -> None:

@@ -12,9 +12,9 @@ import math
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from small_world import SLACK, Actor
+from small_world import RUNS, SLACK, Actor
 
-from elastic_core.rendezvous.effects import Announce, ChangeState, Heartbeat, Retire, WriteState
+from elastic_core.rendezvous.effects import Announce, ChangeState, Heartbeat, ReadRoster, Retire, WriteState
 from elastic_core.rendezvous.model import Entry, State
 from elastic_core.rendezvous.policy import Write
 
@@ -52,6 +52,7 @@ class Sameness:
 
     def __init__(self, rules: Rules) -> None:
         self._window = rules.failure_timeout
+        self._bound = rules.bound
         self._far = 2 * rules.failure_timeout + 1
         self._twins = len(set(rules.nodes)) < len(rules.nodes) or "crashes" in rules.events
         self._serials = "the store forgets" in rules.events
@@ -88,7 +89,15 @@ class Sameness:
         stops = max(actor.stops_by - world.now, 0)
         young = min(world.now - actor.since, 3 * self._window) if self._dead(world) else 0
         own = (actor.key, actor.phase, actor.works_in, actor.number, due, stops, heard, actor.reported_done, young)
-        return own, flags, self._plain(actor.machine, View(now, store, serial))
+        view = View(now, store, serial)
+        reached = min(world.now - actor.reached, self._bound) if actor.phase == RUNS else None
+        return (
+            own,
+            (reached, world.now == actor.back),
+            flags,
+            self._answer(actor, view),
+            self._plain(actor.machine, view),
+        )
 
     def _dead(self, world: World) -> bool:
         """Whether the store has an entry of a node that has ended."""
@@ -129,6 +138,28 @@ class Sameness:
             return "beat", operation.leading, operation.look
         return operation and (type(operation).__name__, getattr(operation, "key", ""))
 
+    def _answer(self, actor: Actor, view: View) -> Any:
+        """An answer on its way, as far as the node can tell it from others."""
+        if actor.answer is None or actor.machine is None:
+            return None
+        answer, store = actor.answer[0], view.store
+        if isinstance(answer, tuple) and isinstance(actor.asked, ReadRoster):
+            counters = actor.machine.seen.counters
+            known = {key: counter.value for key, counter in counters.items()}
+            return tuple(
+                (self._entry(r.entry, view), self._moved(r.beats, store.beats(r.key), known.get(r.key))) for r in answer
+            )
+        if isinstance(answer, tuple):  # a state
+            return self._state(answer[0], view.serial), self._token(answer[1], view), answer[2:]
+        if isinstance(answer, int) and isinstance(actor.asked, Heartbeat):
+            counter = actor.machine.election.counter
+            return self._moved(answer, store.lead, counter and counter.value)
+        return type(answer).__name__ if isinstance(answer, Exception) else answer
+
+    def _moved(self, value: Any, stored: int | None, known: Any) -> Any:
+        """How a counter compares with the stored one, and with the one that the node knows."""
+        return value != stored, value != known if None in (value, known) else min(value - known, 2)
+
     def _request(self, request: Any) -> Any:
         if not isinstance(request, ChangeState):
             return type(request).__name__
@@ -154,7 +185,7 @@ class Sameness:
         """A function that returns the attributes that are compared as they are, and how to treat the rest."""
         plan = self._plans.get(type(value))
         if plan is None:
-            kind = type(value).__name__
+            kind = type(value).__mro__[-2].__name__  # a planted defect may derive from it
             special = self._special()
             treats = {name: special.get(name, special.get(f"{kind}.{name}")) for name in known}
             plain = [name for name, treat in treats.items() if treat is None]
@@ -192,6 +223,7 @@ class Sameness:
             "connection": self._plain,
             "Connection.asked": self._age,
             "Connection.renewed": self._age,
+            "Connection.belated": self._age,
             "counters": self._counters,
             "counter": lambda counter, view: counter and self._counter(counter, view.store.lead, view),
             "roster": self._roster,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from elastic_testing.store_model import StoreModel
 from must_hold import check_rest, check_write, must
@@ -42,6 +42,7 @@ PHASES = ("wants a round", "runs", "has succeeded", "stops its workers", "goes",
 
 SLACK = 0.25  # seconds after a tick; work that is due within them is done in that tick
 NOT_HEARD = -99
+FAR = 1e9
 NOBODY = -1
 MOST_STEPS = 60  # steps of one node in one tick; a node that needs more is in a busy loop
 FAILURE = {0: ProcessFailure(0, 1, -9, reason="killed by SIGKILL")}
@@ -49,6 +50,7 @@ EVENTS = (
     "crashes",
     "freezes",
     "is cut off",
+    "is cut off at work",
     "is interrupted",
     "fails",
     "fails, uncertain",
@@ -56,6 +58,7 @@ EVENTS = (
     "leaves",
     "is drained",
     "loses an answer",
+    "waits for its answer",
     "is late",
     "cannot write",
     "is dropped",
@@ -73,12 +76,16 @@ class Actor(NamedTuple):
         works_in: the round whose workers run here.
         number: the round that it runs or ran last.
         asked: the pending operation.
+        answer: what the store has answered to it, if the answer is still on its way: a tuple with the result or error.
         due: when it acts again without news.
         behind: seconds by which its clock is ahead of the tick.
         heard_writes, heard_rosters: how many of the store's notifications it has received.
         stops_by: the tick by which its workers have stopped.
         goodbye: the request that must be settled before it leaves.
         heard: the tick of its last operation that proved to the store that it lives.
+        reached: the tick of the last such operation before its round ended, or of the last interval that it got because
+            it was frozen. From then on, its fencing bound counts.
+        back: the tick at which it was heard again after a failure timeout.
         since: the tick at which it started.
         reported_done: the round whose success it has reported.
         operations: the number of its operations so far.
@@ -93,6 +100,7 @@ class Actor(NamedTuple):
     works_in: RoundId = NO_ROUND
     number: RoundId = NO_ROUND
     asked: Operation | None = None
+    answer: tuple[Any] | None = None
     due: float = 0.0
     behind: float = 0.0
     heard_writes: int = -1
@@ -100,6 +108,8 @@ class Actor(NamedTuple):
     stops_by: int = 0
     goodbye: Request | None = None
     heard: int = NOT_HEARD
+    reached: int = NOT_HEARD
+    back: int = NOT_HEARD
     since: int = 0
     reported_done: RoundId = NO_ROUND
     operations: int = 0
@@ -115,6 +125,11 @@ class Actor(NamedTuple):
     def acts(self) -> bool:
         """Whether its process runs."""
         return self.machine is not None and not self.frozen
+
+    @property
+    def waits(self) -> bool:
+        """Whether the answer to its operation is still on its way."""
+        return self.answer is not None and not self.cut_off
 
 
 class World(NamedTuple):
@@ -182,6 +197,7 @@ class Rules:
         lease = float(attempts) if leases else None
         self.settings = RendezvousSettings("job", min_nodes, max_nodes, timeout, 1.0, attempts, lease)
         self.failure_timeout = int(self.settings.failure_timeout)
+        self.bound = self.failure_timeout + grace  # the fencing bound
         self.nodes = nodes
         self.events = frozenset(events)
         self.stops = stops or {}
@@ -234,7 +250,9 @@ class Rules:
 
     def _steps_of(self, world: World, place: int, actor: Actor) -> Steps:
         if actor.frozen:
-            yield f"{actor.key} continues", partial(_with, world, place, actor._replace(frozen=False, due=world.now))
+            yield f"{actor.key} continues", partial(_with, world, place, self._continues(world, actor))
+        if actor.acts and actor.waits and world.turn == NOBODY:
+            yield f"{actor.key} gets its answer", partial(self._answered, world, place)
         if actor.cut_off and world.turn == NOBODY:
             yield f"{actor.key} reaches the store again", partial(_with, world, place, actor._replace(cut_off=False))
         if actor.foreign_state and world.turn == NOBODY:
@@ -253,7 +271,7 @@ class Rules:
 
     def _seen_to_end(self, world: World, place: int, actor: Actor) -> Steps:
         assert actor.machine is not None
-        seat = actor.machine.neighbour
+        seat, _ = actor.machine.neighbour or (None, None)
         known = seat is None or seat.key in actor.machine.seen.ended
         if seat is not None and not known and any(a.key == seat.key and a.phase == CRASHED for a in world.actors):
 
@@ -268,16 +286,20 @@ class Rules:
         if not actor.acts:
             return False
         if actor.asked is not None:
-            return not world.asleep or self._agent_due(world, actor)
+            return not (world.asleep or actor.waits) or self._agent_due(world, actor)
         return actor.due <= world.now + SLACK or self._has_news(world, actor) or self._agent_due(world, actor)
 
     def _agent_due(self, world: World, actor: Actor) -> bool:
-        machine, now = actor.machine, Instant(world.now + actor.behind)
-        assert machine is not None
         if actor.phase in (STOPS, GOES):
             told = isinstance(actor.goodbye, Retire)
             return actor.stops_by <= world.now and (bool(actor.works_in) or actor.phase == STOPS or not told)
-        return actor.phase in (RUNS, DONE) and machine.connection.fence_at(self.grace, now) <= now
+        return self._fence(world, actor) <= world.now + SLACK
+
+    def _fence(self, world: World, actor: Actor) -> float:
+        """When the agent must stop its workers, unless the store answers first."""
+        machine, now = actor.machine, Instant(world.now + actor.behind)
+        assert machine is not None
+        return machine.connection.fence_at(self.grace, now) if actor.phase in (RUNS, DONE) else FAR
 
     def _has_news(self, world: World, actor: Actor) -> bool:
         machine, store = actor.machine, world.store
@@ -324,41 +346,66 @@ class Rules:
     def what_it_does(self, world: World, place: int) -> str:
         """Describes the node's next step."""
         actor = world.actors[place]
-        return f"{actor.key}: {'looks' if actor.asked is None or world.asleep else brief(actor.asked)}"
+        looks = actor.asked is None or world.asleep or actor.waits
+        return f"{actor.key}: {'looks' if looks or actor.asked is None else brief(actor.asked)}"
 
     def act(self, world: World, place: int) -> World:
         """Carry out the pending operation; then the node requests the next one, or rests."""
-        if world.actors[place].asked is None or world.asleep:
+        actor = world.actors[place]
+        if actor.asked is None or world.asleep or actor.waits:
             return self._looks(world, place)
         return self.carried_out(world, place)
 
     def _looks(self, world: World, place: int) -> World:
         actor = world.actors[place]
         assert actor.machine is not None
-        behind = max(actor.behind, actor.due - world.now) if actor.due <= world.now + SLACK else actor.behind
+        due = (time - world.now for time in (actor.due, self._fence(world, actor)))
+        behind = max(actor.behind, *(time for time in due if time <= SLACK), 0.0)
         return self._continue(world, place, actor._replace(behind=behind), copy.copy(actor.machine))
 
     def carried_out(self, world: World, place: int, answered: bool = True) -> World:
         """Carry out the pending operation. The node gets the answer, or an error if `answered` is false."""
+        world, answer = self._asked(world, place)
+        given = answer if answered else RendezvousConnectionError("lost")
+        return self._answered(_with(world, place, world.actors[place]._replace(answer=(given,))), place)
+
+    def _slow(self, world: World, place: int) -> World:
+        """Carry out the pending operation. The node gets the answer later."""
+        world, answer = self._asked(world, place)
+        return _with(world, place, world.actors[place]._replace(answer=(answer,)))._replace(turn=NOBODY)
+
+    def _asked(self, world: World, place: int) -> tuple[World, object]:
+        """Carry out the pending operation. Returns the world after it, and the result or the error."""
         actor = world.actors[place]
-        operation, machine, now = actor.asked, copy.copy(actor.machine), Instant(world.now + actor.behind)
+        operation, number = actor.asked, actor.operations + 1
         assert operation is not None
-        assert machine is not None
-        actor = actor._replace(asked=None, operations=actor.operations + 1)
-        world = _with(world, place, actor)
+        world = _with(world, place, actor._replace(operations=number))
         try:
             if actor.cut_off:
                 raise RendezvousConnectionError("cut off")
             if actor.foreign_state and isinstance(operation, WriteState):
                 raise RendezvousStateError("what this node writes is refused")
-            world, answer = self._performed(world, operation, actor.operations, place)
-            if not answered:
-                raise RendezvousConnectionError("lost")
+            return self._performed(world, operation, number, place)
         except ElasticError as error:
-            machine.broke(error, now)
+            return world, error
+
+    def _answered(self, world: World, place: int) -> World:
+        """The node gets the answer to its operation."""
+        actor = world.actors[place]
+        machine, now = copy.copy(actor.machine), Instant(world.now + actor.behind)
+        assert machine is not None
+        assert actor.answer is not None
+        answer = actor.answer[0]
+        if isinstance(answer, ElasticError):
+            machine.broke(answer, now)
         else:
             machine.answered(answer, now)
-        return self._continue(world, place, world.actors[place], machine)
+        return self._continue(world, place, actor._replace(asked=None, answer=None), machine)
+
+    def _continues(self, world: World, actor: Actor) -> Actor:
+        """The actor after it was frozen. It has one tick to reach the store."""
+        reached = max(actor.reached, world.now - self.bound + 1)
+        return actor._replace(frozen=False, due=world.now, reached=reached)
 
     def given_up(self, world: World, place: int) -> World:
         """Give up the pending operation, which may still be carried out later."""
@@ -462,7 +509,7 @@ class Rules:
         if isinstance(operation, (Announce, Heartbeat)) and store is not world.store:
             entry = operation.entry if isinstance(operation, Announce) else None
             key, done = (entry.key, entry.done) if entry else (operation.key, NO_ROUND)
-            heard = (_heard(a, world.now, done) if a.key == key else a for a in world.actors)
+            heard = (_heard(a, world, done, self.failure_timeout) if a.key == key else a for a in world.actors)
             after = after._replace(actors=tuple(heard))
         if store.state is not before and store.state is not None:
             writer = world.actors[place] if place != NOBODY else None
@@ -493,15 +540,20 @@ class Rules:
 
     def _happens_to(self, world: World, place: int, actor: Actor) -> Steps:
         yield "crashes", partial(self._crashed, world, place)
+        if not actor.cut_off:
+            when = " at work" if world.turn == place else ""
+            cut_off = _with(world, place, actor._replace(cut_off=True))
+            yield f"is cut off{when}", partial(cut_off._replace, turn=NOBODY)
         if world.turn == NOBODY:
             yield from self._troubles(world, place, actor)
         if actor.frozen:
             return
         yield "freezes", lambda: _with(world, place, actor._replace(frozen=True))._replace(turn=NOBODY)
-        if actor.asked is not None and not world.asleep and not actor.cut_off:
+        if actor.asked is not None and not (world.asleep or actor.cut_off or actor.waits):
             if world.turn == place:
                 yield "is interrupted", partial(world._replace, turn=NOBODY)
             yield "loses an answer", partial(self.carried_out, world, place, answered=False)
+            yield "waits for its answer", partial(self._slow, world, place)
             if isinstance(actor.asked, (WriteState, Announce, Withdraw)):
                 yield "is late", partial(self.given_up, world, place)
         if actor.phase in (WANTS, RUNS, DONE, STOPS):
@@ -512,8 +564,6 @@ class Rules:
             yield "succeeds", partial(self._order, world, place, _succeeds)
 
     def _troubles(self, world: World, place: int, actor: Actor) -> Steps:
-        if not actor.cut_off:
-            yield "is cut off", partial(_with, world, place, actor._replace(cut_off=True))
         if not actor.foreign_state:
             yield "cannot write", partial(_with, world, place, actor._replace(foreign_state=True))
         if world.asleep:
@@ -560,16 +610,16 @@ class Rules:
     # -- a world without events
 
     def healed(self, world: World) -> World:
-        """End all faults: frozen and cut-off nodes continue, and the store answers."""
-        actors = tuple(
-            a._replace(
-                frozen=False, cut_off=False, foreign_state=False, due=min(a.due, world.now) if a.frozen else a.due
-            )
-            if a.frozen or a.cut_off or a.foreign_state
-            else a
-            for a in world.actors
-        )
-        world = world._replace(actors=actors, to_come=(), to_restart=(), late=())
+        """End all faults: frozen, cut-off and waiting nodes continue, and the store answers."""
+        for place, actor in enumerate(world.actors):
+            if actor.frozen:
+                actor = self._continues(world, actor)._replace(due=min(actor.due, world.now))
+            if actor.cut_off or actor.foreign_state:
+                actor = actor._replace(cut_off=False, foreign_state=False)
+            world = _with(world, place, actor)
+            if actor.waits:
+                world = self._answered(world, place)._replace(turn=NOBODY)
+        world = world._replace(to_come=(), to_restart=(), late=())
         return self._woken(world) if world.asleep else world
 
     def quiet(self, world: World, tell: Callable[[str], None] = lambda what: None) -> World:
@@ -606,8 +656,11 @@ def _told(world: World, actor: Actor, machine: Node) -> Actor:
     return actor
 
 
-def _heard(actor: Actor, now: int, done: RoundId) -> Actor:
-    return actor._replace(heard=now, reported_done=done or actor.reported_done)
+def _heard(actor: Actor, world: World, done: RoundId, timeout: int) -> Actor:
+    runs = world.state.open and world.state.round == actor.works_in
+    reached = world.now if runs or not actor.works_in else actor.reached
+    back = world.now if world.now - actor.heard >= timeout and actor.heard != NOT_HEARD else actor.back
+    return actor._replace(heard=world.now, reached=reached, back=back, reported_done=done or actor.reported_done)
 
 
 def _gone(actor: Actor, phase: int) -> Actor:

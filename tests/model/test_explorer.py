@@ -72,6 +72,11 @@ SLOW = {"stops": {"a": 3, "b": 3}}
 SEEN = {"lifelines": True}
 ANSWERS = ("loses an answer", "is late")
 
+LATE = ("is cut off", "is cut off at work", "waits for its answer")
+SLOW_ANSWER = ("b/1: looks", "b/1 waits for its answer")
+A_LEADS = ("a/1: looks", "a/1: Heartbeat(leading)", "a/1: ReadRoster")
+AT_LAST = (*SLOW_ANSWER, *2 * (*A_LEADS, "time passes"), *A_LEADS, "b/1 gets its answer")
+FROZEN = ("b/1 freezes",)
 FAILED = ("b/1 fails, uncertain",)
 SLOW_NODE = ("is interrupted", "fails")
 CUT_OFF = ("is cut off", "is late")
@@ -81,9 +86,9 @@ FAILED_BEFORE = ("a/1 fails", *HOST_RESTARTED)
 ALWAYS = [
     Case("1:2, no node there yet, no faults", (1, 2), "ab", 0, 3_590, events=0),
     Case("2:2, no node there yet, no faults", (2, 2), "ab", 0, 3_230, events=0),
-    Case("1:2, both run", (1, 2), "ab", 2, 26_000),
-    Case("2:2, both run", (2, 2), "ab", 2, 26_000),
-    Case("1:2, both run, leases and a grace", (1, 2), "ab", 2, 21_000, more={**LEASES, "grace": 6.0}),
+    Case("1:2, both run", (1, 2), "ab", 2, 34_500),
+    Case("2:2, both run", (2, 2), "ab", 2, 34_000),
+    Case("1:2, both run, leases and a grace", (1, 2), "ab", 2, 25_500, more={**LEASES, "grace": 6.0}),
     Case("1:2, the first is done", (1, 2), "ab", 2, 20_000, 1, ("crashes", *ANSWERS), LEASES, ("a/1 succeeds",)),
     Case("1:2, one has failed", (1, 2), "ab", 2, 26_000, 1, ("crashes", *ANSWERS), {}, ("a/1 fails",)),
     Case("1:2, ends are seen", (1, 2), "ab", 2, 20_900, 1, ("crashes",), SEEN),
@@ -92,6 +97,8 @@ ALWAYS = [
     Case("1:2, the host was restarted, cut off", (1, 2), "ab", 2, 55_000, 1, ("is cut off",), {}, HOST_RESTARTED),
     Case("2:2, the host was restarted, leases", (2, 2), "ab", 2, 5_200, 1, SLOW_NODE, LEASES, HOST_RESTARTED),
     Case("2:2, one failed, the host was restarted", (2, 2), "ab", 2, 7_700, 1, SLOW_NODE, {}, FAILED_BEFORE),
+    Case("1:2, a late answer, cut off", (1, 2), "ab", 2, 37_000, 1, ("is cut off at work",), {}, AT_LAST),
+    Case("1:2, frozen, a slow answer", (1, 2), "ab", 2, 46_000, 1, ("waits for its answer",), {}, FROZEN),
     Case("1:2, the store forgot, one may come", (1, 2), "ab", 1, 10_000, 1, SLOW_NODE, {}, ("the store forgets",)),
 ]
 
@@ -104,6 +111,9 @@ def test_explored_two_node_worlds_keep_all_promises(case, searched):
 NIGHTLY = [
     Case("1:2, the host was restarted, cut off or late", (1, 2), "ab", 2, 70_000, 1, CUT_OFF, {}, HOST_RESTARTED),
     Case("2:2, the host was restarted, cut off or late", (2, 2), "ab", 2, 65_000, 1, CUT_OFF, {}, HOST_RESTARTED),
+    Case("1:2, two slow answers or cut off", (1, 2), "ab", 2, 100_000, 1, LATE, {}, SLOW_ANSWER),
+    Case("2:2, two slow answers or cut off", (2, 2), "ab", 2, 100_000, 1, LATE, {}, SLOW_ANSWER),
+    Case("1:2, frozen, a slow answer or cut off", (1, 2), "ab", 2, 60_000, 1, LATE, {}, FROZEN),
     Case("1:2, the first is done, ends are seen", (1, 2), "ab", 2, 40_000, 1, ("crashes",), SEEN, ("a/1 succeeds",)),
     Case("1:2, the second is drained", (1, 2), "ab", 2, 27_000, 1, ("crashes", *ANSWERS), SLOW, ("b/1 is drained",)),
     Case("2:2, both run, leases", (2, 2), "ab", 2, 19_000, more=LEASES),

@@ -8,6 +8,7 @@ import pytest
 from search import Found, explore
 from small_world import Rules
 
+from elastic_core.rendezvous.connection import Connection
 from elastic_core.rendezvous.model import RoundId
 from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.policy import Write, decide
@@ -107,6 +108,52 @@ def test_rounds_without_an_identity_are_found(found, monkeypatch):
     rules = Rules(1, 2, "ab", ("is cut off",))
     world = rules.after(rules.running(2), *HOST_RESTARTED)
     assert found(rules, world, 1) == "two groups run round 1: ('a/1', 'b/1') and ('b/9',)"
+
+
+def never_fenced(connection, grace, now):
+    return now + 1_000.0
+
+
+def test_member_that_never_stops_is_found_though_the_store_forgot(found, monkeypatch):
+    monkeypatch.setattr(Connection, "fence_at", never_fenced)
+    monkeypatch.setattr(Connection, "fenced", lambda connection, grace, now: (connection, False))
+    rules = Rules(1, 2, "ab", ("is cut off",))
+    world = rules.after(rules.running(2), *HOST_RESTARTED)
+    assert "its fencing bound has passed" in found(rules, world, 1)
+
+
+class CountsFromAnswers(Connection):
+    """Counts from the arrival of the last answer, and other nodes from the arrival of the heartbeat."""
+
+    def answered(self, now, renews=False, confirms=False):
+        after = super().answered(now, renews, confirms)
+        return replace(after, renewed=now) if renews else after
+
+
+class CountsBelatedHeartbeats(Connection):
+    """Counts a heartbeat for which the other nodes had no longer waited."""
+
+    def answered(self, now, renews=False, confirms=False):
+        after = super().answered(now, renews, confirms)
+        return replace(after, renewed=self.asked, belated=None) if renews else after
+
+
+LATE_FENCES = [
+    (CountsFromAnswers, "is cut off at work", ("b/1: looks", "b/1 waits for its answer")),
+    (CountsBelatedHeartbeats, "waits for its answer", ("b/1 freezes",)),
+]
+
+
+@pytest.mark.parametrize(("fault", "event", "before"), LATE_FENCES, ids=[case[0].__name__ for case in LATE_FENCES])
+def test_member_that_stops_too_late_is_found(found, fault, event, before):
+    class Late(Node):
+        def __init__(self, entry, settings):
+            super().__init__(entry, settings)
+            self.connection = fault(settings)
+
+    rules = Rules(1, 2, "ab", (event,), make=Late)
+    world = rules.after(rules.running(2), *before)
+    assert "its fencing bound has passed" in found(rules, world, 1)
 
 
 def test_writes_that_ignore_the_token_are_found(found):

@@ -9,6 +9,7 @@ from elastic_core.errors import RendezvousConnectionError
 from elastic_core.rendezvous.connection import Connection
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
+AWAKE = Instant(60.1)
 OUTAGE = RendezvousConnectionError("refused")
 
 
@@ -63,6 +64,16 @@ def test_late_answer_to_a_heartbeat_extends_no_deadline(well):
     assert [cut_off.fenced(0.0, Instant(now))[1] for now in (14.9, 15.0)] == [False, True]
     assert cut_off.fence_at(30.0, Instant(14.5)) == 45.0
     assert beaten.fence_at(0.0, Instant(14.5)) == 18.5  # nothing is unanswered
+
+
+def test_belated_heartbeat_counts_once_the_state_was_read(well):
+    """Other nodes may have declared this one lost before its heartbeat arrived. Only the state shows that."""
+    slept, _ = well.began(Instant(10.0)).answered(Instant(10.1), renews=True).began(Instant(60.0)).fenced(0.0, AWAKE)
+    reading = slept.answered(Instant(60.2), renews=True).began(Instant(60.2))
+    assert reading.fence_at(0.0, Instant(60.3)) == AWAKE + 1.0
+    assert reading.fenced(0.0, Instant(61.1))[1]
+    confirmed = reading.answered(Instant(60.3), confirms=True).began(Instant(60.4))
+    assert confirmed.fence_at(0.0, Instant(60.5)) == 64.4
 
 
 def test_process_that_slept_gets_one_more_heartbeat(well):

@@ -14,7 +14,7 @@ import pytest
 from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous import lifeline
 from elastic_core.rendezvous.lifeline import Lifeline
-from elastic_core.rendezvous.model import Seat
+from elastic_core.rendezvous.model import RoundId, Seat
 from elastic_core.support.sockets import cannot_bind, resolve_host
 
 pytestmark = pytest.mark.integration
@@ -36,8 +36,8 @@ class Watcher:
         monkeypatch.setattr(lifeline, "resolve_host", self._resolve)
         self.lifeline = Lifeline(lambda: self.seat, self.ended.put)
 
-    def watch(self, key, port, address=HERE):
-        self.seat = Seat(key, Member(key, "", address, "default", 1), 0, port)
+    def watch(self, key, port, address=HERE, number=1):
+        self.seat = Seat(key, Member(key, "", address, "default", 1), 0, port), RoundId(number, key)
         self.lifeline.look()
         while self.tried.get(timeout=LONG) != port:
             pass
@@ -129,6 +129,17 @@ def test_closed_connection_reports_no_end(watcher, watched):
     for _ in range(3):
         watched.meets().close()
     assert next_ended(watcher) == "next"
+
+
+def test_agent_is_still_watched_after_many_rounds(watcher, watched):
+    """Its connections end whenever it listens again, which is once in each round."""
+    for number in range(12):
+        watcher.watch("a", watched.port, number=number)
+        watched.meets().close()
+    connection = watched.meets()
+    watched.lifeline.close()
+    connection.close()
+    assert watcher.ended.get(timeout=LONG) == "a"
 
 
 def test_agent_that_ends_during_a_reconnect_is_reported(watcher, watched):

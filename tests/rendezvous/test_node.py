@@ -662,8 +662,9 @@ def test_members_with_lifelines_watch_their_neighbors(pair):
     for one in pair:
         one.node.want(WHERE, lifeline=7)
     together(pair, 3)
-    assert (leader.node.neighbour.key, leader.node.neighbour.lifeline) == ("b/1", 7)
-    assert other.node.neighbour.key == "a/1"
+    watched, round_id = leader.node.neighbour
+    assert (watched.key, watched.lifeline, round_id) == ("b/1", 7, leader.state.round)
+    assert other.node.neighbour[0].key == "a/1"
     other.node.leave("it goes")
     assert other.node.neighbour is None
 
