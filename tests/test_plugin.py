@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -27,9 +28,10 @@ def test_unknown_name_is_an_error():
 def test_type_checkers_see_the_same_names():
     checking = next(node for node in ast.parse(Path(plugin.__file__).read_text()).body if isinstance(node, ast.If))
     imports = [node for node in checking.body if isinstance(node, ast.ImportFrom)]
-    seen = {(alias.asname, node.module) for node in imports for alias in node.names if alias.asname}
-    homes = {(name, home) for home, names in plugin._HOMES.items() for name in names.split()}
-    assert seen == homes
+    homes = {alias.asname: node.module for node in imports for alias in node.names}
+    assert sorted(homes) == sorted({*plugin.__all__} - {"lazy_names"})
+    for name, home in homes.items():
+        assert getattr(plugin, name) is getattr(importlib.import_module(home), name)
 
 
 LOAD = """

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration
     from elastic_core.rendezvous.model import RoundId, Seat
+    from elastic_core.support.sockets import Address
+
+    Target = tuple[Seat, RoundId]
+    Resolve = Callable[[str, int], list[Address]]
 
 _ANSWER: Duration = 2.0  # seconds that the other machine has to answer
 _QUIET = 60  # seconds between the kernels' keepalive packets, because firewalls drop idle connections
@@ -38,15 +42,19 @@ class Lifeline:
     Args:
         watched: returns the member to watch and the round, or None.
         lost: called in a separate thread with the key of an agent that has ended.
+        resolve: returns the addresses of a host and a port.
     """
 
-    def __init__(self, watched: Callable[[], tuple[Seat, RoundId] | None], lost: Callable[[str], None]) -> None:
+    def __init__(
+        self, watched: Callable[[], Target | None], lost: Callable[[str], None], resolve: Resolve = resolve_host
+    ) -> None:
         self._watched = watched
         self._lost = lost
+        self._resolve = resolve
         self._own = unbound()
         self._open = False
         self._changed = threading.Condition()
-        self._target: tuple[Seat, RoundId] | None = None
+        self._target: Target | None = None
         self._connection: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -114,7 +122,7 @@ class Lifeline:
 
     def _run(self) -> None:
         met = ""
-        target: tuple[Seat, RoundId] | None = None
+        target: Target | None = None
         while not self._closed:
             if target is not None:
                 met = self._follow(target, met)
@@ -123,7 +131,7 @@ class Lifeline:
                     self._changed.wait()
                 target = self._target
 
-    def _follow(self, target: tuple[Seat, RoundId], met: str) -> str:
+    def _follow(self, target: Target, met: str) -> str:
         """Watch a member until its agent has ended, this agent gives up, or this agent has to watch another member.
         Returns the key of the last member to which this agent was connected."""
         seat = target[0]
@@ -143,10 +151,10 @@ class Lifeline:
                 break
         return met
 
-    def _hold(self, target: tuple[Seat, RoundId]) -> None:
+    def _hold(self, target: Target) -> None:
         """Connect to the member, and wait until the connection ends. Raises OSError if the attempt to connect fails."""
         seat, _ = target
-        address = resolve_host(seat.member.address, seat.lifeline)[0]
+        address = self._resolve(seat.member.address, seat.lifeline)[0]
         with socket.socket(address.family, socket.SOCK_STREAM) as made:
             made.settimeout(_ANSWER)
             keep_open(made, _QUIET)

@@ -17,7 +17,7 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.support.bounded import BackgroundCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from elastic_core.clock import Duration
 
@@ -266,7 +266,11 @@ def try_connect(address: Address, timeout: Duration) -> tuple[str, str]:
         return error_text(error), ""
 
 
-def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> set[str]:
+def unreachable(
+    targets: Mapping[str, tuple[str, int]],
+    seconds: Duration,
+    resolve: Callable[[str, int], list[Address]] = resolve_host,
+) -> set[str]:
     """Return the names of the targets that do not answer within `seconds`. A refused connection is also an answer. All
     targets are tried at the same time. `targets` maps each name to a host and a port."""
     clock = SystemClock()
@@ -274,7 +278,7 @@ def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> se
 
     def answers(host: str, port: int) -> bool:
         try:
-            return try_connect(resolve_host(host, port)[0], max(0.001, until - clock.now()))[0] in _ANSWERS
+            return try_connect(resolve(host, port)[0], max(0.001, until - clock.now()))[0] in _ANSWERS
         except (OSError, OverflowError):  # OverflowError: the port is out of range
             return False
 

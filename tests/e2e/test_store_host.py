@@ -31,22 +31,23 @@ def formed_and_restarted(job):
 
 # `elastic` with an agent that prints when it hands over the store, and waits up to a minute for the heir.
 PATIENT = """
-import dataclasses
 import sys
 
 from elastic_core.cli import entry_point
-from elastic_core.rendezvous.handler import DynamicRendezvousHandler
-
-hand_over = DynamicRendezvousHandler.hand_over
-
-
-def hand_over_patiently(handler):
-    print("handing over", file=sys.stderr, flush=True)
-    handler._patience = dataclasses.replace(handler._patience, handover=60.0)
-    return hand_over(handler)
+from elastic_core.rendezvous import handler
+from elastic_core.rendezvous.driver import Patience
 
 
-DynamicRendezvousHandler.hand_over = hand_over_patiently
+class PatientHandler(handler.DynamicRendezvousHandler):
+    def __init__(self, *args, **options):
+        super().__init__(*args, patience=Patience(handover=60.0), **options)
+
+    def hand_over(self):
+        print("handing over", file=sys.stderr, flush=True)
+        return super().hand_over()
+
+
+handler.DynamicRendezvousHandler = PatientHandler
 entry_point(sys.argv[1:])
 """
 

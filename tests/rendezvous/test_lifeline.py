@@ -12,7 +12,6 @@ import socket
 import pytest
 
 from elastic_core.interfaces.node import Member
-from elastic_core.rendezvous import lifeline
 from elastic_core.rendezvous.lifeline import Lifeline
 from elastic_core.rendezvous.model import RoundId, Seat
 from elastic_core.support.sockets import cannot_bind, resolve_host
@@ -28,13 +27,12 @@ class Watcher:
     """Watches one neighbor. `ended` has the keys of agents that have ended, `tried` the ports it is about to connect
     to. Its next attempt to connect fails with `fault`."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self):
         self.seat = None
         self.ended = queue.Queue()
         self.tried = queue.Queue()
         self.fault = None
-        monkeypatch.setattr(lifeline, "resolve_host", self._resolve)
-        self.lifeline = Lifeline(lambda: self.seat, self.ended.put)
+        self.lifeline = Lifeline(lambda: self.seat, self.ended.put, self._resolve)
 
     def watch(self, key, port, address=HERE, number=1):
         self.seat = Seat(key, Member(key, "", address, "default", 1), 0, port), RoundId(number, key)
@@ -66,8 +64,8 @@ class Watched:
 
 
 @pytest.fixture
-def watcher(monkeypatch):
-    made = Watcher(monkeypatch)
+def watcher():
+    made = Watcher()
     yield made
     made.lifeline.close()
 

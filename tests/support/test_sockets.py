@@ -9,7 +9,6 @@ import threading
 import pytest
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.support import sockets
 from elastic_core.support.sockets import (
     REFUSED,
     Address,
@@ -149,7 +148,7 @@ def test_host_that_refuses_connections_is_reachable(busy, quiet_port):
     assert unreachable({}, 10.0) == set()
 
 
-def test_slow_name_lookup_delays_no_other_host(busy, monkeypatch):
+def test_slow_name_lookup_delays_no_other_host(busy):
     known = threading.Event()
 
     def resolver(host, port):
@@ -157,9 +156,8 @@ def test_slow_name_lookup_delays_no_other_host(busy, monkeypatch):
             known.wait(60)
         return resolve_host("127.0.0.1", port)
 
-    monkeypatch.setattr(sockets, "resolve_host", resolver)
     targets = {"slow": ("slow", busy.port), "up": ("up", busy.port)}
     try:
-        assert unreachable(targets, 1.0) == {"slow"}
+        assert unreachable(targets, 1.0, resolver) == {"slow"}
     finally:
         known.set()

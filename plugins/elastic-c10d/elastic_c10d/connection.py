@@ -237,10 +237,12 @@ class StoreDialer:
 
     Args:
         read_timeout: seconds after which an unanswered operation fails.
+        load: imports `torch.distributed` and returns it.
     """
 
-    def __init__(self, read_timeout: Duration = READ_TIMEOUT) -> None:
+    def __init__(self, read_timeout: Duration = READ_TIMEOUT, load: Callable[[], Any] = distributed) -> None:
         self.stop = threading.Event()
+        self._load = load
         self._read_timeout = read_timeout
         self._stuck: dict[tuple[str, int], BackgroundCall[Store]] = {}  # constructors by location and port
         self._called: list[int] = []
@@ -259,13 +261,13 @@ class StoreDialer:
 
         def make() -> Store:
             limit = timedelta(seconds=_PATIENT_TIMEOUT if patiently else timeout)
-            store: Store = distributed().TCPStore(host, port, None, False, limit, wait_for_workers=False)
+            store: Store = self._load().TCPStore(host, port, None, False, limit, wait_for_workers=False)
             return store
 
         if patiently:
             return self._call(make, port, where)
         if not self._imported:
-            imported = BackgroundCall(distributed, "rendezvous-import")
+            imported = BackgroundCall(self._load, "rendezvous-import")
             if not self._over(imported, threading.TIMEOUT_MAX):
                 raise RendezvousConnectionError(self._silence(where, timeout))
             imported.result()

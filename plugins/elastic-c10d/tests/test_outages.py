@@ -134,22 +134,22 @@ def test_server_that_is_not_a_tcpstore_is_reported(listener):
 
 
 @pytest.fixture
-def slow_import(monkeypatch):
-    """While dialers import torch, `begun` is set, and the import ends only when the test sets `release`."""
+def slow_import():
+    """While `load` imports torch, `begun` is set, and the import ends only when the test sets `release`."""
     state = SimpleNamespace(begun=threading.Event(), release=threading.Event())
 
-    def held():
+    def load():
         state.begun.set()
         state.release.wait(60)
         return distributed()
 
-    monkeypatch.setattr("elastic_c10d.connection.distributed", held)
+    state.load = load
     yield state
     state.release.set()
 
 
 def test_connect_timeout_excludes_the_import_of_torch(slow_import, listener, background):
-    dialer = StoreDialer()
+    dialer = StoreDialer(load=slow_import.load)
     waiting = background(lambda: dialer.dial("127.0.0.1", listener, "there", timeout=0.01))
     assert slow_import.begun.wait(60)
     assert not waiting.over(0.5)
@@ -160,7 +160,7 @@ def test_connect_timeout_excludes_the_import_of_torch(slow_import, listener, bac
 
 
 def test_close_ends_a_connect_that_imports_torch(slow_import, listener, background):
-    dialer = StoreDialer()
+    dialer = StoreDialer(load=slow_import.load)
     waiting = background(lambda: dialer.dial("127.0.0.1", listener, "there", timeout=100.0))
     assert slow_import.begun.wait(60)
     dialer.close()

@@ -33,8 +33,8 @@ SHORTEST_TTL: Duration = 2.0  # etcd's minimum
 _CERTIFICATES = ("ca_cert", "ssl_cert", "ssl_cert_key")
 _PASSWORDS = ("password", "password_file", "password_env")
 
-_taken: dict[str, str] = {}
-"""Passwords from removed environment variables. Another job or round may need them again."""
+REMOVED: dict[str, str] = {}
+"""Passwords by the environment variables that held them. Another job or round may need them again."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ def read_parameters(
     options: Mapping[str, Any],
     origin: str = "--rdzv-conf",
     endpoint_origin: str = ORIGIN,
+    removed: dict[str, str] = REMOVED,
 ) -> EtcdParameters:
     """Read the endpoint and the options. Raises one ConfigurationError that lists all problems. The variable with the
     password is removed from this process's environment.
@@ -84,6 +85,7 @@ def read_parameters(
         options: the values of the options in CONNECTION and LEASE_TTL, as strings or typed values. None and an empty
             string mean that the option is not set.
         origin, endpoint_origin: the source of the options and of the endpoint, for messages.
+        removed: remembers the passwords from removed variables, by variable.
     """
     own = (*CONNECTION, LEASE_TTL)
     given = {option.name: value for option in own if (value := options.get(option.name)) != ""}
@@ -95,7 +97,7 @@ def read_parameters(
     except ConfigurationError as error:
         reading.problems += error.problems
     security = reading.security(endpoints)
-    login = reading.login()
+    login = reading.login(removed)
     if login is not None and security is None:
         reading.expect_nobody_listens(endpoints)
     prefix = reading.prefix()
@@ -104,12 +106,12 @@ def read_parameters(
     return EtcdParameters(endpoints, security, login, prefix, typed["read_timeout"], typed["lease_ttl"])
 
 
-def _password_in(variable: str) -> str | None:
+def _password_in(variable: str, removed: dict[str, str]) -> str | None:
     """Return the value of the environment variable, even if an earlier call has removed it. It is removed so that no
     process that is started later inherits it."""
     if (found := os.environ.pop(variable, None)) is not None:
-        _taken[variable] = found
-    return _taken.get(variable)
+        removed[variable] = found
+    return removed.get(variable)
 
 
 class _Reading:
@@ -141,10 +143,10 @@ class _Reading:
             self._wrong("protocol", f"{given[0]} requires https, but the protocol is http; change or remove one")
         return Security(ca_cert, cert, key) if chosen == "https" else None
 
-    def login(self) -> Login | None:
+    def login(self, removed: dict[str, str]) -> Login | None:
         user, written = self._given("user"), [name for name in _PASSWORDS if self._given(name)]
         variable = self._given("password_env") or PASSWORD_ENV
-        held = _password_in(variable)  # even without a user, because this removes the variable
+        held = _password_in(variable, removed)  # even without a user, because this removes the variable
         if user is None:
             if written:
                 self._wrong("user", "a password requires a user")

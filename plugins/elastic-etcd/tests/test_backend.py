@@ -2,7 +2,7 @@
 
 import pytest
 from elastic_etcd import EtcdRendezvousBackend
-from elastic_etcd.backend import key_cache
+from elastic_etcd.backend.key_cache import NodeCache
 from elastic_etcd.backend.keys import Keys
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.values import Delete, Put, Transaction, end_of
@@ -200,10 +200,9 @@ def test_roster_is_capped_at_the_maximum_of_nodes(backend, client, prefix, capfd
     assert "expected at most 16384 keys" in capfd.readouterr().err
 
 
-def test_full_roster_accepts_replacement_keys(client, prefix, monkeypatch, capfd):
-    monkeypatch.setattr(key_cache, "MOST_KEYS", 2)
+def test_full_roster_accepts_replacement_keys(client, prefix, capfd):
     keys = Keys(prefix.decode(), "job")
-    cache = key_cache.NodeCache(client, keys, SystemClock())
+    cache = NodeCache(client, keys, SystemClock(), most=2)
     for names in (["a", "b"], ["c", "d"]):
         client.transact(Transaction([], [Delete(keys.nodes, end_of(keys.nodes))]))
         client.transact(Transaction([], [Put(keys.node(name), b"") for name in names]))

@@ -13,7 +13,6 @@ import psutil
 import pytest
 from cluster import LONG
 from elastic_etcd.client.channel import Security
-from elastic_etcd.server import member
 from elastic_etcd.server.cluster import Cluster, Place
 from elastic_etcd.server.gateway import Gateway, Refused, ask, is_healthy
 from elastic_etcd.server.member import ServedCluster
@@ -102,7 +101,7 @@ def test_agent_without_a_place_serves_no_member(agents, eventually):
 
 
 @pytest.mark.parametrize("before", ["", "192.0.2.1"], ids=["no address", "the address of the pod before"])
-def test_member_starts_once_its_host_name_resolves(places, eventually, tmp_path, monkeypatch, before):
+def test_member_starts_once_its_host_name_resolves(places, eventually, tmp_path, before):
     """As can happen with a pod's name."""
     (place,), named = places(1), threading.Event()
 
@@ -111,8 +110,7 @@ def test_member_starts_once_its_host_name_resolves(places, eventually, tmp_path,
             raise socket.gaierror(socket.EAI_NONAME, "not yet")
         return resolve_host("127.0.0.1" if named.is_set() else before, port)
 
-    monkeypatch.setattr(member, "resolve_host", resolver)
-    agent = ServedCluster(Cluster("job", (replace(place, host="pod-0"),)), parent=str(tmp_path))
+    agent = ServedCluster(Cluster("job", (replace(place, host="pod-0"),)), parent=str(tmp_path), resolve=resolver)
     agent.start()
     assert agent.own is None
     named.set()

@@ -8,7 +8,6 @@ import sys
 from unittest.mock import patch
 
 import pytest
-from elastic_etcd import parameters as parameters_module
 from elastic_etcd.client.channel import Security
 from elastic_etcd.client.members import Login
 from elastic_etcd.parameters import Endpoint, EtcdParameters, parse_endpoints, read_parameters
@@ -61,9 +60,9 @@ def test_all_invalid_endpoints_are_reported_together():
 
 
 def read(endpoint="a", environment=None, **options):
-    """The password's variable is removed from the environment, but remembered."""
-    with patch.dict(os.environ, environment or {}), patch.dict(parameters_module._taken, clear=True):
-        return read_parameters(endpoint, options)
+    """Like a first read: no password is remembered from an earlier one."""
+    with patch.dict(os.environ, environment or {}):
+        return read_parameters(endpoint, options, removed={})
 
 
 def problems(*args, **options):

@@ -284,8 +284,7 @@ def find(monkeypatch):
     def found(packaged=None, path="/nonexistent", variable=""):
         monkeypatch.setenv("PATH", str(path))
         monkeypatch.setenv(VARIABLE, str(variable))
-        monkeypatch.setattr(process, "packaged_binary", lambda: packaged and str(packaged))
-        return process.find_binary()
+        return process.find_binary(lambda: packaged and str(packaged))
 
     return found
 

@@ -30,16 +30,17 @@ _LONGEST_ENTRY = 128 * 1024  # twice the core's limit for an entry, because a si
 
 
 class KeyCache(Reflector):
-    """The keys of one range, up to `MOST_KEYS` of them. `_put` is called with the lock held."""
+    """The keys of one range, up to `most` of them. `_put` is called with the lock held."""
 
-    def __init__(self, client: EtcdClient, prefix: bytes, clock: Clock) -> None:
+    def __init__(self, client: EtcdClient, prefix: bytes, clock: Clock, most: int = MOST_KEYS) -> None:
         super().__init__(client, prefix, end_of(prefix), clock)
+        self._most = most
         self._pairs: dict[bytes, KeyValue] = {}
         self._ignored: set[bytes] = set()
         self._changes = 0
 
     def _list(self) -> Range:
-        return self._client.read(self._key, self._end, limit=MOST_KEYS)
+        return self._client.read(self._key, self._end, limit=self._most)
 
     def _before(self) -> dict[bytes, int]:
         return {key: pair.mod_revision for key, pair in self._pairs.items()}
@@ -67,8 +68,8 @@ class KeyCache(Reflector):
 
     def _can_be_ours(self, pair: KeyValue) -> bool:
         reason = self._why_not(pair)
-        if not reason and pair.key not in self._pairs and len(self._pairs) >= MOST_KEYS:
-            reason = f"expected at most {MOST_KEYS} keys, found more"
+        if not reason and pair.key not in self._pairs and len(self._pairs) >= self._most:
+            reason = f"expected at most {self._most} keys, found more"
         if reason:
             self._ignore(pair.key, reason)
         return not reason
@@ -95,8 +96,8 @@ class KeyCache(Reflector):
 class NodeCache(KeyCache):
     """The entries of all nodes. Thread-safe."""
 
-    def __init__(self, client: EtcdClient, keys: Keys, clock: Clock) -> None:
-        super().__init__(client, keys.nodes, clock)
+    def __init__(self, client: EtcdClient, keys: Keys, clock: Clock, most: int = MOST_KEYS) -> None:
+        super().__init__(client, keys.nodes, clock, most)
         self._keys = keys
 
     def entries(self, at_least: int) -> tuple[KeyValue, ...]:

@@ -47,7 +47,7 @@ from elastic_etcd.server.gateway import UNUSABLE, Gateway, Refused
 from elastic_etcd.server.process import ServerProcess, find_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from elastic_core.plugin import Address, Duration
     from elastic_etcd.client.channel import Security
@@ -72,16 +72,23 @@ class ServedCluster:
         local_addr: address of this machine on which to listen if the name of its place resolves to a loopback address
             here.
         parent: the folder in which the data folder is created (default: the temporary folder).
+        resolve: returns the addresses of a host and a port.
     """
 
     def __init__(
-        self, cluster: Cluster, tls: Security | None = None, local_addr: str | None = None, parent: str | None = None
+        self,
+        cluster: Cluster,
+        tls: Security | None = None,
+        local_addr: str | None = None,
+        parent: str | None = None,
+        resolve: Callable[[str, int], list[Address]] = resolve_host,
     ) -> None:
         self._cluster = cluster
         self._tls = tls
         self._gateway = Gateway(tls)
         self._local_addr = local_addr
         self._parent = Path(parent or tempfile.gettempdir()).absolute()  # etcd runs in another folder
+        self._resolve = resolve
         self._clock = SystemClock()
         self.own: Place | None = None
         self._holds: socket.socket | None = None
@@ -320,7 +327,7 @@ class ServedCluster:
 
     def _resolved(self, place: Place) -> list[Address]:
         try:
-            return resolve_host(place.host, place.port)
+            return self._resolve(place.host, place.port)
         except socket.gaierror:
             return []
 
@@ -334,7 +341,7 @@ class ServedCluster:
         if beyond or is_loopback(own.host):
             return (beyond or found)[0]
         others = [(place.host, place.port) for place in self._others()]
-        return resolve_host(self._local_addr or reached_at(others), own.port)[0]
+        return self._resolve(self._local_addr or reached_at(others), own.port)[0]
 
 
 def _network() -> int:

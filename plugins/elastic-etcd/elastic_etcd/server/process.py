@@ -19,7 +19,7 @@ from elastic_core.plugin import ConfigurationError, HelperProcess, Problem, Proc
 from elastic_etcd.server import keeper
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from elastic_core.plugin import Duration
 
@@ -58,7 +58,7 @@ class Binary(NamedTuple):
         return tuple(map(int, self.version.split("."))) if self.version != "unknown" else ()
 
 
-def find_binary() -> Binary:
+def find_binary(packaged: Callable[[], str | None] = packaged_binary) -> Binary:
     """Find an etcd binary to run. If TORCHELASTIC_ETCD_BINARY_PATH is set, it names the binary. Otherwise, the newest
     binary on PATH or in the `[server]` extra is used. Among binaries with the same version, the first one on PATH is
     used. Folders on PATH that are relative or writable by every user are ignored, because any user could choose what
@@ -67,7 +67,7 @@ def find_binary() -> Binary:
         path = _expect_program(named)
         return Binary(path, version_of(path))
     found, unsafe = _on_path(os.environ.get("PATH", os.defpath))
-    if (own := packaged_binary()) is not None:
+    if (own := packaged()) is not None:
         found.append(own)
     if not found:
         ignored = f" (ignoring {', '.join(unsafe)}, which every user may write to)" if unsafe else ""
