@@ -13,8 +13,9 @@ import os
 import socket
 import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from elastic_c10d.connection import accepted
 from elastic_c10d.endpoint import Endpoint, parse_endpoints
@@ -42,9 +43,10 @@ _MIB = 1 << 20
 
 
 def own_memory() -> int:
-    """Return this process's private memory in bytes. Raises OSError if it cannot be read."""
-    _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
-    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+    """Return this process's private memory in bytes, or all its memory on a system that does not report how much is
+    shared. Raises OSError if no file descriptor is left to read it."""
+    memory = psutil.Process().memory_info()
+    return int(memory.rss - getattr(memory, "shared", 0))
 
 
 class OverloadWatch:
@@ -90,7 +92,7 @@ class OverloadWatch:
     def _watch(self) -> None:
         try:
             self._least = self._size()
-        except OSError:  # not supported on this system
+        except (OSError, psutil.Error):  # not supported on this system
             return
         self._keep_spare()
         while not self._ended.wait(self._every):
@@ -116,8 +118,7 @@ class OverloadWatch:
         """Return whether the server exceeds a limit. Raises OSError if that cannot be determined."""
         if self._grown() > self._most:
             return True
-        files = len(os.listdir("/proc/self/fd"))
-        return files > self._connections and len(accepted(self._port)) > self._connections
+        return psutil.Process().num_fds() > self._connections and len(accepted(self._port)) > self._connections
 
     def _keep_spare(self) -> None:
         """Keep a spare file open. If the process has no descriptors left, a check closes this file in order to run."""
