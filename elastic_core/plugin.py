@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.handler import (
         Outcome as Outcome, RendezvousHandler as RendezvousHandler, RendezvousInfo as RendezvousInfo,
         RendezvousParameters as RendezvousParameters, RendezvousStoreInfo as RendezvousStoreInfo,
-        RoundHandler as RoundHandler
+        RoundHandler as RoundHandler, Verdict as Verdict
     )
     from elastic_core.rendezvous.registry import RendezvousHandlerRegistry as RendezvousHandlerRegistry
     from elastic_core.rendezvous.handler import create_handler as create_handler
@@ -148,7 +148,7 @@ _HOMES = {
         "Store StoreServer"
     ),
     "elastic_core.interfaces.handler": (
-        "RendezvousHandler RoundHandler RendezvousParameters RendezvousInfo RendezvousStoreInfo Outcome"
+        "RendezvousHandler RoundHandler RendezvousParameters RendezvousInfo RendezvousStoreInfo Outcome Verdict"
     ),
     "elastic_core.rendezvous.registry": "RendezvousHandlerRegistry",
     "elastic_core.rendezvous.handler": "create_handler",

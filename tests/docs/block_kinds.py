@@ -28,6 +28,7 @@ RUN_ELSEWHERE = [
     ("docs/guides/etcd.md", "sh", "", "plugins/elastic-etcd/tests/test_docs.py"),
     ("docs/guides/etcd.md", "indented", "torchrun --nnodes", "plugins/elastic-etcd/tests/test_torchrun.py"),
     ("docs/extend/plugins.md", "indented", "--pager=alice", "tests/docs/test_plugins.py"),
+    ("docs/extend/plugins.md", "python", "NotificationContract)", "tests/docs/test_plugins.py"),
     ("docs/extend/watchdogs.md", "toml", "[project]", "tests/docs/test_watchdogs.py"),
     ("docs/extend/watchdogs.md", "python", "class SilenceWatchdog", "tests/docs/test_watchdogs.py"),
     ("docs/extend/watchdogs.md", "indented", "elastic run --watchdog=silence", "tests/docs/test_watchdogs.py"),

@@ -26,3 +26,9 @@ def test_tutorial_plugin_logs_the_failed_worker(shell, tmp_path):
     said = shell.run(block_of(PAGE, "--pager=alice"), code=1, PYTHONPATH=path)
     shown = block_of(PAGE, "pager called: plugin=pager").strip()
     assert re.sub(" +", " ", shown) in re.sub(" +", " ", said)
+
+
+def test_tutorial_plugin_fulfills_its_contract(shell, tmp_path):
+    (tmp_path / "elastic_pager.py").write_text(block_of(PAGE, 'log.info("pager called"'))
+    (tmp_path / "test_pager.py").write_text(block_of(PAGE, "NotificationContract)"))
+    assert "3 passed" in shell.run(f"'{sys.executable}' -m pytest -q -p no:cacheprovider test_pager.py")

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
-from elastic_testing import HealthCheckContract, NoticeContract, RankPolicyContract, StarterContract
+from elastic_testing import (
+    CommandContract,
+    HealthCheckContract,
+    NoticeContract,
+    NotificationContract,
+    RankPolicyContract,
+    StarterContract,
+)
+from elastic_testing.notifications import smallest_facts
 from hook_examples import example_of
 
 from elastic_core.errors import ConfigurationError
@@ -73,3 +83,19 @@ class TestMaintenance(NoticeContract):
     @pytest.fixture
     def withdraw(self, file):
         return file.unlink
+
+
+class TestForget(CommandContract):
+    @pytest.fixture
+    def words(self, put_on_path):
+        source = example_of("elastic_commands")
+        put_on_path("example", {"elastic": ["example = example_plugin"]}, {"example_plugin": source})
+        return ["forget", "job7", "--really"]
+
+
+class TestNotified(NotificationContract):
+    @pytest.fixture(params=smallest_facts())
+    def plugin(self, request):
+        namespace = {}
+        exec(example_of(request.param), namespace)
+        return SimpleNamespace(**namespace)

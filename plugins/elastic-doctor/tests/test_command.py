@@ -7,6 +7,7 @@ import os
 
 import pytest
 from elastic_doctor.command import DOCTOR, DoctorOptions
+from elastic_testing import CommandContract
 
 from elastic_core import cli, config
 from elastic_core.errors import ConfigurationError
@@ -17,6 +18,15 @@ def no_torch(tmp_path, monkeypatch):
     """The doctor's subprocess finds no torch, whose import would take seconds."""
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+
+
+@pytest.mark.integration
+class TestDoctor(CommandContract):
+    @pytest.fixture
+    def words(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(str(tmp_path))  # for the module torch
+        return ["doctor", "--json", "--plugins=elastic-doctor"]
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import threading
 import pytest
 from elastic_otel.plugin import RecoverySpans
 from elastic_otel.spans import make_spans
+from elastic_testing import NotificationContract
 
 from elastic_core import launch
 from elastic_core.compose.plan import plan_of
@@ -99,6 +100,14 @@ def exporters(put_on_path):
     import folder_exporters
 
     return folder_exporters
+
+
+class TestHooks(NotificationContract):
+    limit = 60.0  # the first round imports OpenTelemetry
+
+    @pytest.fixture(params=["none", "kept"])
+    def plugin(self, request, exporters):
+        return RecoverySpans({"OTEL_TRACES_EXPORTER": request.param})
 
 
 @pytest.mark.parametrize("environ", [{}, {"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}])

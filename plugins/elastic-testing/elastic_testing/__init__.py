@@ -11,7 +11,7 @@ by name, in the same way as the agent. `Background` runs blocking calls, and `ev
 import sys
 
 if "pytest" in sys.modules:  # makes pytest show the values in failed assertions of the contracts
-    _asserting = "backend_contract health roster_promises small_contracts state_promises store watchdog"
+    _asserting = "backend_contract health notifications roster_promises small_contracts state_promises store watchdog"
     sys.modules["pytest"].register_assert_rewrite(*(f"elastic_testing.{name}" for name in _asserting.split()))
 
 from elastic_testing.backend_contract import BackendContract
@@ -24,7 +24,9 @@ from elastic_testing.installed import (
     installed_watchdog,
     rendezvous_parameters,
 )
+from elastic_testing.notifications import NotificationContract
 from elastic_testing.small_contracts import (
+    CommandContract,
     EventHandlerContract,
     HealthCheckContract,
     NoticeContract,
@@ -39,11 +41,13 @@ from elastic_testing.world import World, WorldNode
 __all__ = [
     "BackendContract",
     "Background",
+    "CommandContract",
     "EventHandlerContract",
     "FakeAgentView",
     "FakeClock",
     "HealthCheckContract",
     "NoticeContract",
+    "NotificationContract",
     "HealthContract",
     "MemoryBackend",
     "RankPolicyContract",

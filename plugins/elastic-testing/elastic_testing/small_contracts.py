@@ -1,4 +1,5 @@
-"""The contracts for worker starters, rank policies, event handlers, health checks and notice sources, written as tests.
+"""The contracts for worker starters, rank policies, event handlers, health checks, notice sources and commands, written
+as tests.
 
 The test class for a notice source, for example:
 
@@ -20,8 +21,10 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import select
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -273,3 +276,33 @@ class NoticeContract:
 
     def test_source_ends_with_the_agent(self, source: Callable[[Pause], Notices]) -> None:
         assert list(source(lambda seconds: False)) == []
+
+
+class CommandContract:
+    """See `CommandRecord`. To use it with pytest, inherit from this class and define a fixture `words`, the arguments
+    of a call that succeeds, such as `["forget", "job7"]`. Each test runs `elastic` in a subprocess, so the plugin must
+    be installed."""
+
+    def test_help_describes_command(self, words: Sequence[str]) -> None:
+        assert re.search(rf"^  {re.escape(words[0])} +\S", self._run(0, "--help").stdout, re.MULTILINE)
+        assert self._run(0, words[0], "--help").stdout.strip()
+
+    def test_help_does_not_import_torch(self, words: Sequence[str]) -> None:
+        imported = self._run(0, words[0], "--help", python=("-X", "importtime")).stderr
+        assert re.search(r"\| +torch$", imported, re.MULTILINE) is None
+
+    def test_unknown_flag_is_an_error(self, words: Sequence[str]) -> None:
+        assert "--no-such-flag" in self._run(2, words[0], "--no-such-flag").stderr
+
+    def test_command_succeeds(self, words: Sequence[str]) -> None:
+        self._run(0, *words)
+
+    def _run(self, code: int, *words: str, python: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *python, "-m", "elastic_core", *words]
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONG
+        )
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
