@@ -214,7 +214,17 @@ def parser_of(option: Option) -> Parser[Any]:
     else:
         read, what = (_seconds, "a number of seconds") if option.unit == "seconds" else (_number, "a number")
         parse = _within(read, what, option.least, option.above, option.most)
+    parse = parse if option.check is None else _checked(parse, option.check)
     return _silent(parse) if option.secret else parse
+
+
+def _checked(parse: Parser[T], check: Callable[[T], object]) -> Parser[T]:
+    def parse_checked(raw: object) -> T:
+        value = parse(raw)
+        check(value)
+        return value
+
+    return parse_checked
 
 
 def _silent(parse: Parser[Any]) -> Parser[Any]:

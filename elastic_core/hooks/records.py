@@ -59,6 +59,8 @@ class Option:
         secret: whether `elastic explain` and error messages hide the value.
         least, most: inclusive bounds for a number.
         above: an exclusive lower bound for a number.
+        check: receives a typed value that a user has set, and raises ValueError with a message if the value is invalid.
+            The core may call it several times, and reports the message before anything starts. Not for a bool.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Option:
     least: float | None = None
     above: float | None = None
     most: float | None = None
+    check: Callable[[Any], object] | None = None
 
 
 JOIN: Duration = 600.0
@@ -422,6 +425,8 @@ def _option_problems(option: Option) -> Iterator[str]:
     for name in ("least", "above", "most"):
         if not isinstance(bound := getattr(option, name), (int, float, type(None))):
             yield f"option {option.name!r}: expected a number for {name!r}, found {bound!r}"
+    if option.check is not None and (option.type is bool or not callable(option.check)):
+        yield f"option {option.name!r}: expected a function as its check, and none for a bool"
 
 
 def _fits(option: Option) -> bool:

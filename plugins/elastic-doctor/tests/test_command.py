@@ -99,7 +99,6 @@ def test_plugin_allowlist_does_not_block_the_doctor(capsys, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     "words",
     [
-        ["--notices=nowhere"],
         ["--notices=http"],  # requires a URL
         ["--health=http", "--health-port=0", "--health-conf=token_file=/no/such/file"],
         ["--worker-starter=spawn"],  # runs only functions

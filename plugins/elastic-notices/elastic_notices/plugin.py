@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from elastic_core.plugin import ConfigurationError, NoticeRecord, Option, Problem, hookimpl
+from elastic_core.plugin import NoticeRecord, Option, hookimpl
 
 if TYPE_CHECKING:
     from elastic_core.plugin import Context, Notices, Pause
@@ -28,6 +28,7 @@ _SOURCES = {
     "http": _Source("the URL --notice-url returns a notice", "url", "watch_url"),
 }
 
+_ALL = ", ".join(_SOURCES)
 _OPTIONS = {"file": "notice_file", "http": "notice_url"}  # what a source needs
 
 
@@ -35,7 +36,7 @@ _OPTIONS = {"file": "notice_file", "http": "notice_url"}  # what a source needs
 def elastic_add_options() -> list[Option]:
     every = "time between polls; the default depends on the source"
     return [
-        Option("notices", str, None, f"notice sources to watch, separated by commas: {', '.join(_SOURCES)}"),
+        Option("notices", str, None, f"notice sources to watch, separated by commas: {_ALL}", check=_check_sources),
         Option("notice_file", str, None, "the file whose existence the source file reports"),
         Option("notice_url", str, None, "the URL that the source http polls", secret=True),
         Option("notice_interval", float, None, every, "seconds", least=0.1, most=3600),
@@ -50,7 +51,7 @@ def elastic_notices() -> list[NoticeRecord]:
 
 def _record(name: str, source: _Source) -> NoticeRecord:
     def watch(context: Context, pause: Pause) -> Notices:
-        if name not in _selected(context):
+        if name not in _names_in(context.options["notices"] or ""):
             option = _OPTIONS.get(name)
             if option and context.options[option]:
                 flag, reason = f"--{option.replace('_', '-')}", f"has no effect without --notices={name}"
@@ -62,9 +63,10 @@ def _record(name: str, source: _Source) -> NoticeRecord:
     return NoticeRecord(name, source.summary, watch)
 
 
-def _selected(context: Context) -> list[str]:
-    names = [name.strip() for name in (context.options["notices"] or "").split(",") if name.strip()]
-    if unknown := [name for name in names if name not in _SOURCES]:
-        message = f"no notice source is named {unknown[0]!r} (sources: {', '.join(_SOURCES)})"
-        raise ConfigurationError(Problem("--notices", message))
-    return names
+def _names_in(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _check_sources(text: str) -> None:
+    if unknown := [name for name in _names_in(text) if name not in _SOURCES]:
+        raise ValueError(f"no notice source is named {unknown[0]!r} (sources: {_ALL})")
