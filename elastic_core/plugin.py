@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from elastic_core.parsing import find_option as find_option, type_options as type_options
     from elastic_core.config.settings import Settings as Settings
     from elastic_core.errors import (
-        ConfigurationError as ConfigurationError, ElasticError as ElasticError, PluginError as PluginError,
-        Problem as Problem, ProcessFailure as ProcessFailure, RendezvousClosedError as RendezvousClosedError,
+        ConfigurationError as ConfigurationError, ElasticError as ElasticError, ExitCode as ExitCode,
+        PluginError as PluginError, Problem as Problem, ProcessFailure as ProcessFailure,
+        RendezvousClosedError as RendezvousClosedError, described_error as described_error,
         RendezvousConnectionError as RendezvousConnectionError, RendezvousError as RendezvousError,
         RendezvousStateError as RendezvousStateError, RendezvousTimeoutError as RendezvousTimeoutError
     )
@@ -40,7 +41,10 @@ if TYPE_CHECKING:
         RestartDecided as RestartDecided, RoundFormed as RoundFormed, WorkerExited as WorkerExited,
         WorkerFailed as WorkerFailed, WorkersStarted as WorkersStarted
     )
-    from elastic_core.events import Event as Event, register_handler as register_handler
+    from elastic_core.events import (
+        Event as Event, EventHandler as EventHandler, EventMetadataValue as EventMetadataValue,
+        EventSource as EventSource, register_handler as register_handler
+    )
     from elastic_core.interfaces.node import (
         Candidate as Candidate, Member as Member, Node as Node, Notice as Notice, Notices as Notices, Pause as Pause,
         RankPolicy as RankPolicy, Round as Round
@@ -79,8 +83,8 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.health import (
         CheckLevel as CheckLevel, CheckMoment as CheckMoment, CheckResult as CheckResult, CheckStatus as CheckStatus,
         AgentPhase as AgentPhase, AgentStatus as AgentStatus, AgentView as AgentView,
-        HealthCheckServer as HealthCheckServer, Recovery as Recovery, RoundStatus as RoundStatus,
-        StopStatus as StopStatus, WorkerStatus as WorkerStatus
+        HealthCheck as HealthCheck, HealthCheckServer as HealthCheckServer, Recovery as Recovery,
+        RoundStatus as RoundStatus, StopStatus as StopStatus, WorkerStatus as WorkerStatus
     )
     from elastic_core.health import Probe as Probe, live as live, ready as ready
     from elastic_core.interfaces.workers import (
@@ -96,13 +100,15 @@ if TYPE_CHECKING:
         FunctionStarter as FunctionStarter, pickled_process as pickled_process,
         read_function_result as read_function_result, run_script as run_script
     )
+    from elastic_core.devices import usable_cpus as usable_cpus
     from elastic_core.support.sockets import (
         ip_address as ip_address, is_loopback as is_loopback, is_loopback_address as is_loopback_address,
         joined_host_port as joined_host_port, means_this_machine as means_this_machine, reached_at as reached_at,
         seen_from_outside as seen_from_outside, split_host_port as split_host_port, REFUSED as REFUSED,
-        Address as Address, PortReservation as PortReservation, bound_everywhere as bound_everywhere,
-        bound_socket as bound_socket, cannot_bind as cannot_bind, error_text as error_text,
-        is_local_address as is_local_address, resolve_host as resolve_host, try_connect as try_connect
+        Address as Address, PortReservation as PortReservation, address_towards as address_towards,
+        bound_everywhere as bound_everywhere, bound_socket as bound_socket, cannot_bind as cannot_bind,
+        error_text as error_text, hosts_of as hosts_of, is_local_address as is_local_address,
+        resolve_host as resolve_host, try_connect as try_connect
     )
     from elastic_core.support.bounded import BackgroundCall as BackgroundCall, CallTimeout as CallTimeout
     from elastic_core.support.processes import (
@@ -116,7 +122,7 @@ if TYPE_CHECKING:
         keep_memory_private as keep_memory_private, read_secret as read_secret
     )
     from elastic_core.support.imports import import_with as import_with
-    from elastic_core.text import in_one_line as in_one_line
+    from elastic_core.text import counted as counted, in_one_line as in_one_line
     # isort: on
     # fmt: on
 
@@ -131,8 +137,8 @@ _HOMES = {
     "elastic_core.config.settings": "Settings",
     # errors, log and time
     "elastic_core.errors": (
-        "ElasticError ConfigurationError Problem PluginError ProcessFailure RendezvousError "
-        "RendezvousClosedError RendezvousConnectionError RendezvousStateError RendezvousTimeoutError"
+        "ElasticError ConfigurationError Problem PluginError ProcessFailure RendezvousError RendezvousClosedError "
+        "RendezvousConnectionError RendezvousStateError RendezvousTimeoutError ExitCode described_error"
     ),
     "elastic_core.log": "get_logger show_unless_logged",
     "elastic_core.clock": "Clock SystemClock Instant Duration later Backoff",
@@ -140,7 +146,7 @@ _HOMES = {
     "elastic_core.interfaces.observer": (
         "RoundFormed WorkersStarted WorkerExited WorkerFailed RestartDecided PhaseChanged Recovered AgentFinished"
     ),
-    "elastic_core.events": "Event register_handler",
+    "elastic_core.events": "Event EventHandler EventMetadataValue EventSource register_handler",
     # rendezvous backends and stores
     "elastic_core.interfaces.node": "Node Member Round Candidate RankPolicy Notice Notices Pause",
     "elastic_core.interfaces.backend": (
@@ -168,8 +174,8 @@ _HOMES = {
     "elastic_core.watchdog.deadlines": "Deadlines Timer",
     # health endpoints
     "elastic_core.interfaces.health": (
-        "CheckLevel CheckMoment CheckResult CheckStatus HealthCheckServer AgentView AgentStatus AgentPhase "
-        "WorkerStatus RoundStatus Recovery StopStatus"
+        "CheckLevel CheckMoment CheckResult CheckStatus HealthCheck HealthCheckServer AgentView AgentStatus "
+        "AgentPhase WorkerStatus RoundStatus Recovery StopStatus"
     ),
     "elastic_core.health": "Probe live ready",
     # worker starters
@@ -181,15 +187,16 @@ _HOMES = {
         "split_host_port joined_host_port ip_address is_loopback is_loopback_address means_this_machine "
         "reached_at seen_from_outside "
         "Address resolve_host is_local_address bound_socket bound_everywhere cannot_bind try_connect "
-        "error_text REFUSED PortReservation"
+        "error_text REFUSED PortReservation hosts_of address_towards"
     ),
     # threads, processes, files and text
     "elastic_core.support.bounded": "BackgroundCall CallTimeout",
     "elastic_core.support.processes": "HelperProcess drop_in_forks stop_dropping process_runs process_start_time",
+    "elastic_core.devices": "usable_cpus",
     "elastic_core.support.files": "distrust_reason open_regular open_to_append",
     "elastic_core.support.secret_files": "read_secret keep_memory_private",
     "elastic_core.support.imports": "import_with",
-    "elastic_core.text": "in_one_line",
+    "elastic_core.text": "in_one_line counted",
 }
 
 

@@ -25,7 +25,7 @@ def check_even(number):
 @hookimpl
 def elastic_add_options():
     return [
-        Option("team", str, "nobody", "who pays", check=check),
+        Option("team", str, "unset", "who pays", check=check),
         Option("team_key", str, None, "its key", secret=True, check=check),
         Option("pairs", int, None, "how many", least=0, check=check_even),
     ]

@@ -8,8 +8,7 @@ import platform
 import resource
 from typing import TYPE_CHECKING
 
-from elastic_core.devices import usable_cpus
-from elastic_core.plugin import CheckLevel, CheckResult
+from elastic_core.plugin import CheckLevel, CheckResult, usable_cpus
 
 if TYPE_CHECKING:
     from elastic_core.plugin import Context

@@ -7,18 +7,25 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastic_core import cli
-from elastic_core.compose.plan import without_missing
-from elastic_core.compose.policy import script_entry
-from elastic_core.config.explain import command_help
-from elastic_core.errors import ExitCode
-from elastic_core.operate.commands import own_flag
-from elastic_core.parsing import integer, parse_boolean, seconds
+from elastic_core.diagnostics import (
+    command_help,
+    configure_log,
+    integer,
+    own_flag,
+    parse_boolean,
+    read_like_run,
+    script_entry,
+    seconds,
+    show,
+    to_json,
+    without_missing,
+)
+from elastic_core.plugin import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from elastic_core.config import Spec
+    from elastic_core.diagnostics import Spec
     from elastic_core.plugin import Context, Duration
 
 
@@ -28,10 +35,10 @@ def run(context: Context, words: Sequence[str]) -> int:
     from elastic_doctor import finding
     from elastic_doctor.examine import Examination
 
-    manager, reading = cli.read_like_run(
+    manager, reading = read_like_run(
         words, doctor_help, DOCTOR, "elastic-doctor", new_run_id=lambda: "doctor", require_script=False
     )
-    cli.configure_log(vars(reading.settings), manager, reading.left_out)
+    configure_log(vars(reading.settings), manager, reading.left_out)
     settings = without_missing(reading.settings, manager, reading.origins)
     options = DoctorOptions(**reading.own)
     script = reading.script
@@ -40,7 +47,7 @@ def run(context: Context, words: Sequence[str]) -> int:
         settings, manager, options, reading.added, work=work, origins=reading.origins, tables=reading.tables
     ).findings()
     report = (socket.gethostname(), settings, findings)
-    cli.show(cli.to_json(finding.as_dict(*report)) if options.json else finding.as_text(*report))
+    show(to_json(finding.as_dict(*report)) if options.json else finding.as_text(*report))
     return finding.exit_code_of(findings)
 
 

@@ -13,15 +13,21 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from elastic_core.compose.plan import plan_of
-from elastic_core.errors import described_error
-from elastic_core.health.board import StatusBoard
-from elastic_core.health.checks import result_of
-from elastic_core.hooks.calls import Contexts, health_checks, notice_sources
-from elastic_core.hooks.discovery import CORE, own_version
-from elastic_core.hooks.selection import backend_selection
-from elastic_core.operate.observation import GRACE
-from elastic_core.operate.target import Target
+from elastic_core.diagnostics import (
+    CORE,
+    GRACE,
+    Contexts,
+    StatusBoard,
+    Target,
+    backend_selection,
+    decoded_state,
+    health_checks,
+    notice_sources,
+    own_version,
+    plan_of,
+    result_of,
+    within,
+)
 from elastic_core.plugin import (
     BackgroundCall,
     CallTimeout,
@@ -34,10 +40,9 @@ from elastic_core.plugin import (
     RendezvousError,
     RendezvousStateError,
     SystemClock,
+    counted,
+    described_error,
 )
-from elastic_core.rendezvous.codec import decoded_state
-from elastic_core.support.bounded import within
-from elastic_core.text import counted
 from elastic_doctor import machine
 from elastic_doctor.finding import Check, Finding, Level, fault, note, ok, warning
 from elastic_doctor.network import judged_store_absence, listening, meets_itself, surroundings_of
@@ -46,19 +51,17 @@ from elastic_doctor.peers import Announcement, Doctor, cannot_reach, judged_peer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from elastic_core.hooks.manager import PluginManager
-    from elastic_core.interfaces.health import HealthCheck
+    from elastic_core.diagnostics import HmacSeal, PluginManager, State
     from elastic_core.plugin import (
         Clock,
         Duration,
+        HealthCheck,
         RendezvousBackend,
         RendezvousBackendRecord,
         RosterBackend,
         Settings,
         Work,
     )
-    from elastic_core.rendezvous.model import State
-    from elastic_core.rendezvous.seal import HmacSeal
     from elastic_doctor.command import DoctorOptions
     from elastic_doctor.network import NetworkFindings
 

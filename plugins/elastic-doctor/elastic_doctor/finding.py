@@ -6,8 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.errors import ExitCode
-from elastic_core.plugin import in_one_line
+from elastic_core.plugin import ExitCode, in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -13,17 +13,14 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.compose.plan import plan_of, selections
-from elastic_core.devices import ASKING, count_workers
-from elastic_core.hooks.discovery import CORE
-from elastic_core.hooks.records import OURS
+from elastic_core.diagnostics import ASKING, CORE, OURS, count_workers, plan_of, selections
 from elastic_core.plugin import ConfigurationError, Settings
 from elastic_doctor.finding import Check, fault, note, ok, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from elastic_core.hooks.manager import PluginManager
+    from elastic_core.diagnostics import PluginManager
     from elastic_core.plugin import Duration, Problem
     from elastic_doctor.finding import Finding
 

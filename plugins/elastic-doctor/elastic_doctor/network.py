@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from elastic_core.diagnostics import LOOPBACK
 from elastic_core.plugin import (
     REFUSED,
     BackgroundCall,
     CallTimeout,
     ConfigurationError,
+    address_towards,
     bound_everywhere,
     cannot_bind,
+    hosts_of,
     ip_address,
     is_local_address,
     is_loopback,
@@ -27,8 +30,6 @@ from elastic_core.plugin import (
     try_connect,
 )
 from elastic_core.plugin import Address as SocketAddress
-from elastic_core.rendezvous.settings import LOOPBACK
-from elastic_core.support.sockets import address_towards, hosts_of
 from elastic_doctor.finding import Check, Finding, Level, fault, note, ok, warning
 
 if TYPE_CHECKING:

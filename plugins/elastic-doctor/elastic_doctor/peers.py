@@ -14,8 +14,15 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.plugin import BackgroundCall, CallTimeout, RendezvousConnectionError, error_text, in_one_line, later
-from elastic_core.text import counted
+from elastic_core.plugin import (
+    BackgroundCall,
+    CallTimeout,
+    RendezvousConnectionError,
+    counted,
+    error_text,
+    in_one_line,
+    later,
+)
 from elastic_doctor.finding import Check, fault, ok, warning
 
 if TYPE_CHECKING:

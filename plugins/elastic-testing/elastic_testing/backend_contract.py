@@ -8,11 +8,16 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.builtin import MemoryStore
-from elastic_core.errors import ProcessFailure, RendezvousClosedError, RendezvousTimeoutError
-from elastic_core.interfaces.handler import Outcome
-from elastic_core.interfaces.node import Node
-from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousTimeout
+from elastic_core.plugin import (
+    Node,
+    Outcome,
+    ProcessFailure,
+    RendezvousClosedError,
+    RendezvousParameters,
+    RendezvousTimeoutError,
+    create_handler,
+)
+from elastic_testing.installed import installed_store
 from elastic_testing.roster_promises import RosterPromises
 from elastic_testing.state_promises import Clients, StatePromises
 from elastic_testing.waiting import LONG, Background, eventually, raises, together
@@ -20,23 +25,20 @@ from elastic_testing.waiting import LONG, Background, eventually, raises, togeth
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from elastic_core.clock import Duration
-    from elastic_core.interfaces.handler import RendezvousInfo, Verdict
-
-Handler = DynamicRendezvousHandler
+    from elastic_core.plugin import Duration, RendezvousInfo, RoundHandler, Verdict
 
 _MOMENT: Duration = 0.3
 _LAST_CALL: Duration = 0.5
 _PATIENT = 30  # heartbeats that may be missed; large, so that no node on a slow machine is considered lost
 
 
-def _verdict(handler: Handler) -> Verdict:
+def _verdict(handler: RoundHandler) -> Verdict:
     verdict = eventually(handler.verdict, LONG, "the condition that the handler reports the end of the round")
     assert verdict is not None
     return verdict
 
 
-def _agreed(handlers: list[Handler]) -> dict[int, RendezvousInfo]:
+def _agreed(handlers: list[RoundHandler]) -> dict[int, RendezvousInfo]:
     """Let all nodes join the next round, and check that they agree. Returns each node's result by rank."""
     infos = together([handler.next_rendezvous for handler in handlers])
     assert len({(info.formed, info.bootstrap_store_info) for info in infos}) == 1, f"the nodes do not agree: {infos}"
@@ -124,27 +126,26 @@ class RoundPromises(Clients):
         join: Duration = LONG,
         last_call: Duration = _LAST_CALL,
         connected: bool = False,
-    ) -> Iterator[list[Handler]]:
+    ) -> Iterator[list[RoundHandler]]:
         """Create `count` nodes, each with its own client, and shut them down at the end. If `connected` is True, the
         clients connect first, so that a short `join` timeout does not include the time that this takes."""
-        store = MemoryStore()
+        store = installed_store("memory")
+        times: dict[str, Any] = {
+            "join_timeout": join,
+            "last_call_timeout": last_call,
+            "keep_alive_max_attempt": _PATIENT,
+        }
+
+        def create(number: int, client: Any) -> RoundHandler:
+            node = Node(f"node{number}", host=f"host{number}", max_restarts=3)
+            params = RendezvousParameters("contract", "", "contract", *bounds, "127.0.0.1", node, **times)
+            return create_handler(store, client, params)
+
         with self.peers(backend, count) as clients:
             if connected:
                 for client in clients:
                     client.get_state()
-            made = [
-                Handler.from_backend(
-                    "contract",
-                    store,
-                    client,
-                    *bounds,
-                    local_addr="127.0.0.1",
-                    timeout=RendezvousTimeout(join=join, last_call=last_call),
-                    keep_alive_max_attempt=_PATIENT,
-                    node=Node(f"node{number}", host=f"host{number}", max_restarts=3),
-                )
-                for number, client in enumerate(clients)
-            ]
+            made = [create(number, client) for number, client in enumerate(clients)]
             try:
                 yield made
             finally:

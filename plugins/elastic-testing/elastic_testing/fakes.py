@@ -9,17 +9,24 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.clock import Instant, SystemClock
-from elastic_core.errors import RendezvousConnectionError
-from elastic_core.interfaces.backend import Announced, EntryDroppedError, RendezvousBackend, RosterBackend
-from elastic_core.interfaces.health import AgentPhase, AgentStatus, CheckStatus
-from elastic_core.interfaces.node import Member
+from elastic_core.plugin import (
+    AgentPhase,
+    AgentStatus,
+    Announced,
+    CheckStatus,
+    EntryDroppedError,
+    Instant,
+    Member,
+    RendezvousBackend,
+    RendezvousConnectionError,
+    RosterBackend,
+    SystemClock,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_core.clock import Duration
-    from elastic_core.interfaces.backend import Token
+    from elastic_core.plugin import Duration, Token
 
 
 class FakeClock:

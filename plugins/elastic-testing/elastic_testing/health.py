@@ -10,17 +10,14 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from elastic_core.clock import SystemClock
-from elastic_core.interfaces.health import AgentPhase
-from elastic_core.interfaces.node import Member
+from elastic_core.plugin import AgentPhase, Member, SystemClock
 from elastic_testing.fakes import FakeAgentView
 from elastic_testing.waiting import LONG, open_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from elastic_core.health import Probe
-    from elastic_core.interfaces.health import AgentView, HealthCheckServer
+    from elastic_core.plugin import AgentView, HealthCheckServer, Probe
 
     Make = Callable[[AgentView, int, float], HealthCheckServer]
 

@@ -7,22 +7,20 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from elastic_core.errors import ConfigurationError
-from elastic_core.hooks.records import (
+from elastic_core.plugin import (
+    ConfigurationError,
     Context,
     HealthEndpointRecord,
     Record,
     RendezvousBackendRecord,
+    RendezvousParameters,
     StoreRecord,
     WatchdogRecord,
+    type_options,
 )
-from elastic_core.interfaces.handler import RendezvousParameters
-from elastic_core.parsing import type_options
 
 if TYPE_CHECKING:
-    from elastic_core.interfaces.backend import RendezvousBackend, Store
-    from elastic_core.interfaces.health import AgentView, HealthCheckServer
-    from elastic_core.interfaces.workers import Watchdog
+    from elastic_core.plugin import AgentView, HealthCheckServer, RendezvousBackend, Store, Watchdog
 
 R = TypeVar("R", bound=Record)
 
@@ -67,7 +65,7 @@ def rendezvous_parameters(
 
 
 def _chosen(kind: type[R], name: str, options: dict[str, object]) -> tuple[R, dict[str, Any]]:
-    from elastic_core.hooks.manager import PluginManager
+    from elastic_core.diagnostics import PluginManager
 
     record = PluginManager.load(os.environ).select(kind, name)
     config, problems = type_options(record.options, options, name)

@@ -9,9 +9,7 @@ import unittest
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from elastic_core.clock import SystemClock, later
-from elastic_core.errors import RendezvousConnectionError
-from elastic_core.interfaces.backend import EntryDroppedError, RosterBackend
+from elastic_core.plugin import EntryDroppedError, RendezvousConnectionError, RosterBackend, SystemClock, later
 from elastic_testing.state_promises import Clients, close, once_back, token_of, written
 from elastic_testing.waiting import LONG, Background, eventually, raised, raises, together
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable
 
-    from elastic_core.clock import Duration
+    from elastic_core.plugin import Duration
 
 _CLOCK = SystemClock()
 _MOMENT: Duration = 0.1

@@ -30,20 +30,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.clock import SystemClock, later
-from elastic_core.errors import ConfigurationError
-from elastic_core.events import Event, EventSource
-from elastic_core.interfaces.health import CheckLevel, CheckResult
-from elastic_core.interfaces.node import Candidate, Node, Notice
-from elastic_core.interfaces.workers import Launch
+from elastic_core.plugin import (
+    Candidate,
+    CheckLevel,
+    CheckResult,
+    ConfigurationError,
+    Event,
+    EventSource,
+    Launch,
+    Node,
+    Notice,
+    SystemClock,
+    later,
+)
 from elastic_testing.waiting import LONG, Background, eventually, open_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elastic_core.events import EventHandler, EventMetadataValue
-    from elastic_core.interfaces.node import Notices, Pause, RankPolicy
-    from elastic_core.interfaces.workers import Child, Starter
+    from elastic_core.plugin import Child, EventHandler, EventMetadataValue, Notices, Pause, RankPolicy, Starter
 
     StarterFor = Callable[[tuple[str, ...]], Starter]
 

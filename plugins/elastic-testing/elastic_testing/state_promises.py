@@ -9,15 +9,13 @@ import unittest
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from elastic_core.clock import SystemClock, later
-from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
-from elastic_core.interfaces.backend import EntryDroppedError
+from elastic_core.plugin import EntryDroppedError, RendezvousConnectionError, RendezvousStateError, SystemClock, later
 from elastic_testing.waiting import LONG, Background, raises, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from elastic_core.interfaces.backend import RendezvousBackend, Token
+    from elastic_core.plugin import RendezvousBackend, Token
 
 T = TypeVar("T")
 _CLOCK = SystemClock()

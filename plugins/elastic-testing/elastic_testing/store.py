@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from elastic_core.clock import SystemClock
+from elastic_core.plugin import SystemClock
 from elastic_testing.waiting import Background, together
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from elastic_core.interfaces.backend import EntryDroppedError
+from elastic_core.plugin import EntryDroppedError
 from elastic_core.rendezvous.effects import Announce, Heartbeat, ReadRoster, ReadState, Withdraw, WriteState
 from elastic_core.rendezvous.roster import Registration
 

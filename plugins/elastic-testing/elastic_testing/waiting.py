@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from elastic_core.clock import SystemClock, later
+from elastic_core.plugin import SystemClock, later
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elastic_core.clock import Clock, Duration
+    from elastic_core.plugin import Clock, Duration
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)

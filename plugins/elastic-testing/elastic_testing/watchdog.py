@@ -11,15 +11,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from elastic_core.clock import Instant, SystemClock, later
-from elastic_core.interfaces.workers import WatchedWorker
-from elastic_core.watchdog.guard import CLIENT_VARIABLE
+from elastic_core.plugin import CLIENT_VARIABLE, Instant, SystemClock, WatchedWorker, later
 from elastic_testing.waiting import LONG, eventually, open_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from elastic_core.interfaces.workers import Expiry, Watchdog
+    from elastic_core.plugin import Expiry, Watchdog
 
 _CLOCK = SystemClock()
 _PRELUDE = """

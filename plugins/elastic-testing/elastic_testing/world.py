@@ -8,10 +8,8 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import later
-from elastic_core.errors import ElasticError, RendezvousConnectionError
-from elastic_core.interfaces import node as described
-from elastic_core.interfaces.handler import Outcome, RendezvousStoreInfo
+from elastic_core import plugin
+from elastic_core.plugin import ElasticError, Outcome, RendezvousConnectionError, RendezvousStoreInfo, later
 from elastic_core.rendezvous import model
 from elastic_core.rendezvous.effects import Announce, ChangeState, Idle, Withdraw, WriteState
 from elastic_core.rendezvous.model import NO_ROUND, Entry, Report, RoundId, State
@@ -20,9 +18,8 @@ from elastic_testing.fakes import FakeClock
 from elastic_testing.store_model import StoreModel
 
 if TYPE_CHECKING:
-    from elastic_core.clock import Duration, Instant
+    from elastic_core.plugin import Duration, Instant, RendezvousSettings
     from elastic_core.rendezvous.effects import Operation
-    from elastic_core.rendezvous.settings import RendezvousSettings
 
 _MOST_STEPS = 2000  # steps that one node may take at one instant; more of them mean an endless loop
 _FAR = 1e9
@@ -58,7 +55,7 @@ class WorldNode:
         self.name = name
         self.key = key
         self.stops_in: Duration = 0.0
-        node = described.Node(name, host=name, max_restarts=3, stop_timeout=0.0)
+        node = plugin.Node(name, host=name, max_restarts=3, stop_timeout=0.0)
         self.machine = Node(Entry.of(node, key), settings)
         self.phase = Phase.WANTS
         self.rounds: list[tuple[RoundId, int]] = []

@@ -225,7 +225,7 @@ def train(rank: int, world: int, folder: str) -> int:
     all_ranks, first = (1 << world) - 1, step + 1
     if together := bool(os.environ.get("CAMPAIGN_TOGETHER")):
         sys.path.append(os.environ["CAMPAIGN_TOGETHER"])  # the worker runs without site-packages
-        from elastic_core.stop import should_stop
+        from elastic_core import should_stop
     while True:
         step += 1
         if together and should_stop(step):
