@@ -33,17 +33,20 @@ _PATIENCE = 5.0  # how many seconds a message waits for a stalled reader of stde
 _USAGE = """\
 usage: elastic COMMAND [...]
 
-  run      start the workers of this node, and restart them after a failure
-  explain  show the configuration that `run` would use, with the origin of each value
-  plugins  list the installed plugins, what they provide, and any that failed to load
-  status   show a running job: round, members, missing nodes, failures
-  drain    ask one node to leave its job, and wait until it has left
-  stop     ask all nodes of a job to leave, and wait until they have left
-  serve    host a rendezvous store in a separate process
+{commands}
 
   --version  print the version
   --help     print this help; elastic COMMAND --help describes a command
 """
+_SUMMARIES = {
+    "run": "start the workers of this node, and restart them after a failure",
+    "explain": "show the configuration that `run` would use, with the origin of each value",
+    "plugins": "list the installed plugins, what they provide, and any that failed to load",
+    "status": "show a running job: round, members, missing nodes, failures",
+    "drain": "ask one node to leave its job, and wait until it has left",
+    "stop": "ask all nodes of a job to leave, and wait until they have left",
+    "serve": "host a rendezvous store in a separate process",
+}
 
 
 def entry_point(argv: Sequence[str] | None = None) -> NoReturn:
@@ -201,8 +204,9 @@ def usage(argv: Sequence[str]) -> None:
     from elastic_core.hooks.records import CommandRecord
 
     records = [item.record for item in PluginManager.load(os.environ).records(CommandRecord)]
-    lines = "".join(f"  {record.name:<8} {record.summary}\n" for record in records)
-    show(_USAGE.replace("\n\n  --version", f"\n{lines}\n  --version"))
+    listed = [*_SUMMARIES.items(), *((record.name, record.summary) for record in records)]
+    wide = max(len(name) for name, _ in listed)
+    show(_USAGE.format(commands="\n".join(f"  {name:<{wide}}  {summary}" for name, summary in listed)))
 
 
 def _of_plugin(name: str, argv: Sequence[str]) -> int | None:

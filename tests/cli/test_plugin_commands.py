@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 
@@ -91,7 +92,15 @@ def test_plugin_command_appears_in_help(installed, capsys):
     assert all(flag in output for flag in ("--really", "--how-often N", "--rdzv-endpoint", "ELASTIC_RDZV_ENDPOINT"))
     assert "ELASTIC_HOW_OFTEN" not in output
     cli.main(["--help"])
-    assert "\n  forget   forget a job\n" in capsys.readouterr().out
+    assert re.search("\n  forget +forget a job\n", capsys.readouterr().out)
+
+
+def test_summaries_are_aligned(installed, capsys):
+    installed(PLUGIN.replace('"parses", "read words"', '"parses-a-long-line", "read words"'))
+    assert cli.main(["--help"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if re.match("  [a-z]", line)]
+    assert {"run", "doctor", "parses-a-long-line"} <= {line.split()[0] for line in lines}
+    assert {re.match(r"  \S+ +", line).end() for line in lines} == {len("  parses-a-long-line  ")}
 
 
 @pytest.mark.parametrize(
