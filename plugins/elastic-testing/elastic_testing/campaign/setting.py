@@ -46,7 +46,8 @@ class Setting:
         fixed: whether the minimum number of nodes equals the maximum (false). If not, the minimum is just over half, or
             the number of nodes that start with the job if that is less.
         launcher: the command that starts an agent (`elastic run`).
-        worker: the workers' command. It must write the events that `history` describes.
+        worker: the workers' command (default: a lightweight program of this package). It must write the events that
+            `history` describes.
         machines: simulated machines: first one for each node, and then any others. If there are none, all processes run
             on the real machine.
         servers: store processes, which are started before the nodes.
@@ -68,8 +69,8 @@ class Setting:
     flags: Sequence[str] = ()
     own: Callable[[int], Sequence[str]] = lambda place: ()
     fixed: bool = False
-    launcher: Sequence[str] = (sys.executable, "-m", "elastic_core", "run")
-    worker: Sequence[str] = ("--no-python", *WORKER)
+    launcher: Sequence[str] = field(default_factory=lambda: (sys.executable, "-m", "elastic_core", "run"))
+    worker: Sequence[str] = field(default_factory=lambda: ("--no-python", *WORKER))
     machines: Sequence[Machine] = ()
     servers: Sequence[Server] = ()
     have: frozenset[str] = frozenset({"elastic"})
