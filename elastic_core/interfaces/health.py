@@ -33,10 +33,12 @@ class AgentPhase(str, enum.Enum):
 
 
 class CheckLevel(str, enum.Enum):
-    """The severity of a finding. WARNING means that a run would start but may have problems. FAILURE means that a run
-    would not work on this machine."""
+    """The severity of a finding. SKIPPED means that there was nothing to check, for example because the feature is not
+    configured. WARNING means that a run would start but may have problems. FAILURE means that a run would not work on
+    this machine."""
 
     OK = "ok"
+    SKIPPED = "skipped"
     WARNING = "warning"
     FAILURE = "failure"
 

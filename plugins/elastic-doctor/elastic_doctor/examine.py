@@ -66,7 +66,12 @@ if TYPE_CHECKING:
     from elastic_doctor.network import NetworkFindings
 
 _FOR_TORCH: Duration = 60.0
-_LEVELS = {CheckLevel.OK: Level.OK, CheckLevel.WARNING: Level.WARNING, CheckLevel.FAILURE: Level.FAULT}
+_LEVELS = {
+    CheckLevel.OK: Level.OK,
+    CheckLevel.SKIPPED: Level.NOTE,
+    CheckLevel.WARNING: Level.WARNING,
+    CheckLevel.FAILURE: Level.FAULT,
+}
 _FAREWELL: Duration = 30.0
 _READS = 10
 _SLOW: Duration = 0.1

@@ -231,6 +231,7 @@ def elastic_health_checks():
         HealthCheckRecord("level", "a test", lambda context: CheckResult("bad", "what is that")),
         HealthCheckRecord("twice", "a test", lambda context: CheckResult(CheckLevel.OK, "once")),
         HealthCheckRecord("twice", "another test", lambda context: CheckResult(CheckLevel.OK, "twice")),
+        HealthCheckRecord("unset", "a test", lambda context: CheckResult(CheckLevel.SKIPPED, "no volume is set")),
         HealthCheckRecord("slow", "a test", lambda context: time.sleep(60), timeout=0.2),
         HealthCheckRecord("well", "a test", lambda context: CheckResult(CheckLevel.OK, "all is well")),
     ]
@@ -249,6 +250,7 @@ def test_plugin_health_checks_are_run_and_judged(tmp_path, monkeypatch):
         **dict.fromkeys(("broken", "odd", "level", "slow"), "fault"),
         **dict.fromkeys(("twice", "well"), "ok"),
         "dataset": "warning",
+        "unset": "note",
     }
     assert (by_name["dataset"].message, by_name["dataset"].advice) == ("dataset: /mine of job is cold", "read it once")
     assert "failed: ZeroDivisionError: a fault of mine" in by_name["broken"].message

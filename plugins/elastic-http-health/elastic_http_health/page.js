@@ -24,7 +24,8 @@ const CAUSES = {
   failed: ["failed", "bad", "i-bad"], stopped: ["stopped", "", "i-stop"],
 };
 const LEVELS = {
-  pending: ["not yet known", "", "i-wait"], ok: ["ok", "ok", "i-ok"], warning: ["warning", "busy", "i-wait"], failure: ["failure", "bad", "i-bad"],
+  pending: ["not yet known", "", "i-wait"], ok: ["ok", "ok", "i-ok"], skipped: ["skipped", "", "i-stop"],
+  warning: ["warning", "busy", "i-wait"], failure: ["failure", "bad", "i-bad"],
 };
 const PARTS = ["detect", "stop", "rendezvous", "start"];
 

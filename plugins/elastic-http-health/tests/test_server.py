@@ -358,12 +358,15 @@ def test_health_check_results_are_shown(view, serve):
     port = serve().port
     assert ask(port, "/status").json["checks"] == []
     bad = CheckResult(CheckLevel.FAILURE, "/data is not mounted", "mount /data")
-    view.checked = (CheckStatus("data", "the data is mounted", bad, 5.0), CheckStatus("gpu", "GPUs answer"))
+    unset = CheckStatus("volume", "the volume", CheckResult(CheckLevel.SKIPPED, "no volume is configured"), 5.0)
+    view.checked = (CheckStatus("data", "the data is mounted", bad, 5.0), CheckStatus("gpu", "GPUs answer"), unset)
     view.show(reason="a change, so that the documents are made again")
     shown = ask(port, "/status").json["checks"]
     finding = {"level": "failure", "message": "/data is not mounted", "remedy": "mount /data", "checked_at": 5.0}
     assert shown[0] == {"name": "data", "summary": "the data is mounted", **finding}
-    assert (shown[1]["name"], shown[1]["level"]) == ("gpu", "pending")
+    assert [(check["name"], check["level"]) for check in shown[1:]] == [("gpu", "pending"), ("volume", "skipped")]
     assert ask(port, "/changes").json["checks"] == shown
-    assert 'elastic_health_check{level="failure",name="data"} 1.0' in ask(port, "/metrics").text
+    metrics = ask(port, "/metrics").text
+    assert 'elastic_health_check{level="failure",name="data"} 1.0' in metrics
+    assert 'elastic_health_check{level="skipped",name="volume"} 1.0' in metrics
     assert ask(port, "/livez").status == ask(port, "/readyz").status == 200
