@@ -104,8 +104,8 @@ class _Round:
 
 
 class LocalWorkers:
-    """Runs workers as child processes that inherit the variables in `parent_environment`. For the methods, see
-    `interfaces.workers.WorkerProcesses`."""
+    """Runs workers as child processes that inherit the variables in `parent_environment`. `counters` returns the
+    kernel's counters of OOM kills. For the methods, see `interfaces.workers.WorkerProcesses`."""
 
     def __init__(
         self,
@@ -113,7 +113,9 @@ class LocalWorkers:
         policy: GroupPolicy,
         parent_environment: Mapping[str, str],
         clock: Clock | None = None,
+        counters: Callable[[], Mapping[Path, str]] = oom_counters,
     ) -> None:
+        self._counters = counters
         self._starter = starter
         self._policy = policy
         self._parent = parent_environment
@@ -159,7 +161,7 @@ class LocalWorkers:
         error_files |= placement.error_files if placement else {}
         output = RoundOutput(plan, self._policy.output, folder, placement)
         activity = Activity(self._policy.progress, output)
-        current = self._round = _Round(plan, output, OomWatch(oom_counters()), activity)
+        current = self._round = _Round(plan, output, OomWatch(self._counters()), activity)
         try:
             for ranks in plan.ranks:
                 variables = {**environments[ranks.local], "TORCHELASTIC_ERROR_FILE": error_files[ranks.local]}

@@ -20,7 +20,6 @@ from elastic_testing import eventually
 from elastic_testing.campaign.stage import lives
 
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
-from elastic_core.workers import group
 from elastic_core.workers.functions import FunctionStarter
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
 from elastic_core.workers.process import CommandStarter, EnvironmentPolicy
@@ -271,8 +270,24 @@ def python():
     return python
 
 
+class Watched:
+    """A starter whose workers have the sentinel that `sentinel` opens for their process id."""
+
+    def __init__(self, starter, sentinel):
+        self._starter = starter
+        self._sentinel = sentinel
+
+    def __getattr__(self, name):
+        return getattr(self._starter, name)
+
+    def start(self, launch):
+        child = self._starter.start(launch)
+        child.own_sentinel = lambda: self._sentinel(child.pid)
+        return child
+
+
 @pytest.fixture
-def local_workers(monkeypatch):
+def local_workers():
     """A function that makes LocalWorkers; other keywords go to OutputPolicy."""
     made = []
 
@@ -290,10 +305,8 @@ def local_workers(monkeypatch):
         own = EnvironmentPolicy(virtual_local_rank, faulthandler)
         policy = GroupPolicy(OutputPolicy(**output), own, binding, frozenset(progress))
         given = dict(os.environ) if environment is None else environment
-        monkeypatch.setattr(group, "oom_counters", lambda: oom_counters or {})
-        if sentinel:
-            monkeypatch.setattr("elastic_core.workers.process.open_sentinel", sentinel)
-        workers = LocalWorkers(starter, policy, given)
+        watched = Watched(starter, sentinel) if sentinel else starter
+        workers = LocalWorkers(watched, policy, given, counters=lambda: oom_counters or {})
         made.append(workers)
         return Rounds(workers)
 
