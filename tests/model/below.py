@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from elastic_core.rendezvous.effects import Operation
+    from elastic_core.rendezvous.model import RoundId, State
 
 ENDPOINT = "127.0.0.1:1"
 FAILURE = {0: ProcessFailure(0, 1, 1, global_rank=0)}
@@ -52,6 +53,7 @@ class Thread:
         self.go = threading.Semaphore(0)
         self.thread = threading.current_thread()
         self.waits_for: Wait | None = None
+        self.next: tuple[str, str] = ("", "")
         self.fault = ""
 
 
@@ -130,7 +132,7 @@ class Client:
             raise AttributeError(name)
 
         def call(*arguments: Any) -> Any:
-            fault = self._world.pause(self._connection.machine)
+            fault = self._world.pause(self._connection.machine, following=(name, str(arguments[0])))
             store = self._connection.check()
             if not fault:
                 return operate(store, name, arguments)
@@ -182,9 +184,13 @@ class Machine:
     # -- the connector, and the mover
 
     @property
+    def place(self) -> Place | None:
+        """The place to which this machine's connections lead."""
+        return self._world.places.get(self.where)
+
+    @property
     def hosts(self) -> bool:
-        place = self._world.places.get(self.where)
-        return place is not None and place.alive and place.host is self
+        return self.place is not None and self.place.alive and self.place.host is self
 
     @property
     def listed(self) -> bool:
@@ -214,18 +220,27 @@ class Machine:
             nowhere = Connection(self._world, self, None)
             self._world.pause(self, Wait(nowhere, "", self._world.clock.now() + takes, threading.Event()))
         if self.serves is None:
-            free = self.listed and not (ENDPOINT in self._world.places and self._world.places[ENDPOINT].alive)
-            where = ENDPOINT if free else f"127.0.0.{self.number + 2}:{len(self._world.places) + 2}"
-            self.serves = self._world.served(where, self)
+            self.serves = self._world.served(self.free_address(), self)
         return self.serves.where, Connection(self._world, self, self.serves)
+
+    def free_address(self) -> str:
+        """Return the address at which this machine would serve a store now."""
+        free = self.listed and not (ENDPOINT in self._world.places and self._world.places[ENDPOINT].alive)
+        return ENDPOINT if free else f"127.0.0.{self.number + 2}:{len(self._world.places) + 2}"
+
+    @property
+    def starts_a_store(self) -> bool:
+        """Whether this machine has begun to start a store that does not answer yet."""
+        waits = (it.waits_for for it in self._world.threads if it.owner is self)
+        return any(wait is not None and not wait.key for wait in waits)
 
     def stop_serving(self, unless: str = "") -> None:
         if self.serves is not None and self.serves.where != unless:
             self.serves.alive, self.serves = False, None
 
     def moved(self, where: str) -> None:
-        place = self._world.places.get(self.where)
-        must(place is None or not place.alive or not place.kept, f"{self.key} leaves a store that stays, for {where}")
+        stays = self.place is not None and self.place.alive and self.place.kept
+        must(not stays, f"{self.key} leaves a store that stays, for {where}")
         self.where = where
         if self.serves is not None and self.serves.where != where:
             self.serves = None
@@ -327,6 +342,8 @@ class Below:
         self._known: dict[threading.Thread, Thread] = {}
         self._ended = False
         self.lost_data = False
+        self.rounds: set[RoundId] = set()
+        self.ended_at: dict[str, float] = {}  # the time at which an agent ended, by its key
         self.story: list[str] = []
         self._events = list(events)
         self._left = most
@@ -335,8 +352,9 @@ class Below:
 
     # -- threads
 
-    def pause(self, machine: Machine, wait: Wait | None = None) -> str:
-        """Block the thread until the world's next step for it. Returns the operation's fault; empty for none."""
+    def pause(self, machine: Machine, wait: Wait | None = None, following: tuple[str, str] = ("", "")) -> str:
+        """Block the thread until the world's next step for it. `following` is the operation that the thread performs
+        then, and its key. Returns the operation's fault; empty for none."""
         if self._ended:  # this thread still releases what it holds
             raise SystemExit
         mine = threading.current_thread()
@@ -344,10 +362,10 @@ class Below:
         if known is None:  # the thread of a pointer
             KEEPERS.add(mine)
             known = self._known[mine] = Thread(machine, "keeper")
-            known.waits_for = wait
+            known.waits_for, known.next = wait, following
             self.threads.append(known)
         else:
-            known.waits_for = wait
+            known.waits_for, known.next = wait, following
             self._back.release()
         known.go.acquire()
         if self._ended or machine.dead:
@@ -424,10 +442,37 @@ class Below:
         self.story.append(f"{self.clock.now():.2f} {host.key} serves {where}")
         return self.places[where]
 
-    def run(self, quiet: float = 60.0, calm: float = 0.0) -> None:
+    def until(self, holds: Callable[[], object], most: float = 60.0) -> None:
+        """Run without events until `holds` returns true, which must be within `most` seconds."""
+        end = self.clock.now() + most
+        while not holds():
+            self._must(self.clock.now() < end, "the story does not continue")
+            self._step()
+
+    def let(self, event: str, machine: Machine) -> None:
+        """Let an event happen to this machine now."""
+        assert self._happens_to(event, machine), event
+
+    def about_to(self, machine: Machine, part: str) -> Thread | None:
+        """Return the machine's thread whose next operation is on a key that contains `part`."""
+        return next((it for it in self.threads if it.owner is machine and part in it.next[1]), None)
+
+    def run(
+        self,
+        quiet: float = 60.0,
+        calm: float = 0.0,
+        begins: Callable[[Below], None] = lambda world: None,
+        store_survives: bool = False,
+    ) -> None:
         """Run until all events have happened, and for `quiet` seconds after that. Then all live nodes must be in one
-        round. Nothing happens in the first `calm` seconds."""
+        round. If nothing answers at the endpoint any more, this applies only to nodes whose store still runs, unless
+        `store_survives`.
+
+        Nothing happens in the first `calm` seconds. `begins` is called first: with `until` and `let`, it brings the
+        world to the situation in which random events begin.
+        """
         try:
+            begins(self)
             steps, quiet_since = 0, None
             while quiet_since is None or self.clock.now() < quiet_since + quiet:
                 steps += 1
@@ -442,7 +487,7 @@ class Below:
                         self.story.append(f"{self.clock.now():.2f} {name} {arguments} is done late")
                         operate(place.store, name, arguments)
                 self._step()
-            self._check_settled()
+            self._check_settled(store_survives)
         finally:
             self.end()
 
@@ -505,6 +550,7 @@ class Below:
             serial = answer[0].serial
             self._must(serial >= known, f"{machine.key} has written {serial} after {known}")
             self._serial = max(self._serial, serial)
+            self._check_seats(answer[0])
         return answer
 
     def _hears(self, machine: Machine, kind: str, answer: Any, fault: Exception | None) -> None:
@@ -539,6 +585,7 @@ class Below:
 
     def ends(self, machine: Machine) -> None:
         """Its stores end with it."""
+        self.ended_at.setdefault(machine.key, self.clock.now())
         self.lost_data = self.lost_data or any(place.alive and place.host is machine for place in self.places.values())
         for place in self.places.values():
             place.alive = place.alive and place.host is not machine
@@ -550,9 +597,13 @@ class Below:
         machine = self.random.choice(self.machines)
         if event.endswith(" host"):
             machine = next((machine for machine in self.machines if machine.hosts), machine)
-        if getattr(self, "_" + event.removesuffix(" host").replace(" ", "_"))(machine):
-            self._left -= 1
-            self.story.append(f"{self.clock.now():.2f} {event}: {machine.key}")
+        self._left -= self._happens_to(event, machine)
+
+    def _happens_to(self, event: str, machine: Machine) -> bool:
+        if not getattr(self, "_" + event.removesuffix(" host").replace(" ", "_"))(machine):
+            return False
+        self.story.append(f"{self.clock.now():.2f} {event}: {machine.key}")
+        return True
 
     def _crash(self, machine: Machine) -> bool:
         if not machine.acts:
@@ -644,19 +695,27 @@ class Below:
                 known = groups.setdefault(formed.round, members)
                 self._must(known == members, f"two groups run round {formed.round}: {known}, {members}")
 
-    def _check_settled(self) -> None:
+    def _check_seats(self, state: State) -> None:
+        """Check that a round that has just formed seats no agent that ended long ago."""
+        if state.round not in self.rounds:
+            self.rounds.add(state.round)
+            long_ago = self.clock.now() - 3 * self.settings.failure_timeout
+            dead = [key for key in state.seats.keys if self.ended_at.get(key, long_ago) < long_ago]
+            self._must(not dead, f"round {state.round} seats {dead}, long after its end")
+
+    def _check_settled(self, store_survives: bool) -> None:
         here = [m for m in self.machines if m.acts and not m.leaving]
-        if (
-            not self.together and not self.machines[0].acts
-        ):  # a node that loses its store finds no other one at the endpoint
-            here = [m for m in here if m.where in self.places and self.places[m.where].alive]
+        finds_another = self.together or self.machines[0].acts  # at the endpoint
+        if not finds_another and not store_survives:
+            here = [m for m in here if m.place is not None and m.place.alive]
         rounds = {m.node.membership.round if m.running and m.stops_at is None else None for m in here}
         if not here or len(here) < self.settings.min_nodes:
             return
         self._must(len(rounds) == 1 and None not in rounds, "not in one round after all")
         formed = here[0].node.membership.formed
         assert formed is not None
-        self._must(len(formed.seats) == len(here), f"{len(here)} live")
+        few = f"not in one round after all: {len(here)} live, and {len(formed.seats)} are in the round"
+        self._must(len(formed.seats) == len(here), few)
         state = here[0].node.state
         assert state is not None
         self._must(self.lost_data or state.serial >= self._serial, f"{self._serial} was lost")
