@@ -185,7 +185,11 @@ class StoreBackend(RosterBackend):
         def read(store: Store, epoch: _Epoch) -> tuple[Announced, ...]:
             if self._observes and epoch.versions.standing() is None:
                 epoch.versions.newest(store)  # a store that only points to another one has no entries
-            return epoch.log.read(store)
+            before = epoch.log.cursor
+            entries = epoch.log.read(store)
+            if epoch.log.cursor > before:  # the new node may have found older data, and wait for another state
+                epoch.versions.verify(store)
+            return entries
 
         return self._use("reading the roster", read)
 

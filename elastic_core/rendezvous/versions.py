@@ -284,6 +284,11 @@ class Versions:
         self._known, self._opened = (number, value), ((number, value), state)
         return state, Version(self._keys.epoch, number), True
 
+    def verify(self, store: Store) -> None:
+        """Raise EpochEnded if the store has returned with data that is older than the newest known version."""
+        if not self._is_stored(store):
+            self.newest(store)
+
     def freeze(self, store: Store, heirs: Sequence[str]) -> None:
         """Prevent further versions in this epoch, because an heir will copy the newest version to the next store."""
         heirs_listed = json.dumps(heirs[:_MOST_HEIRS]).encode()

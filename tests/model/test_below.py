@@ -56,7 +56,7 @@ SLOW = (1.0, 4.0)
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(20), pytest.param(range(20, 500), marks=[pytest.mark.nightly, pytest.mark.timeout(3000)])]
+    "seeds", [range(30), pytest.param(range(30, 500), marks=[pytest.mark.nightly, pytest.mark.timeout(3000)])]
 )
 @pytest.mark.parametrize("machines", [2, 3])
 def test_host_may_give_up_while_another_node_takes_over(machines, seeds):

@@ -515,6 +515,24 @@ def test_nodes_with_newer_state_leave_an_older_epoch(place):
     assert {seen.key for seen in one.roster()} == {"a/1", "b/1"}
 
 
+def test_reader_of_a_new_entry_notices_older_data(place):
+    """No version would have followed in that data, so the leader waited for one, and the new node for the leader."""
+    leader = place.backend()
+    leader.announce("a/1", b"")
+    assert len(leader.roster()) == 1
+    older = as_it_is(place.store)
+    written(leader, b"1", None)
+    place.restart(older)
+    newcomer = place.backend()
+    assert newcomer.get_state() is None
+    newcomer.announce("b/1", b"")
+    assert fails(leader.roster)
+    leader.roster()
+    with pytest.raises(EntryDroppedError):
+        leader.beat("a/1", leading=True, look=False)
+    assert leader.get_state() is None
+
+
 def test_lagging_head_of_a_dead_writer_is_no_older_data(place):
     one, two = place.backend(), place.backend()
     token = written(one, b"1", None)
