@@ -231,8 +231,9 @@ def interruptible():
 
 @pytest.fixture
 def plugins():
-    """A function that makes a plugin manager with the given backend records."""
-    from elastic_core.hooks.discovery import Candidate, Source
+    """A function that makes a plugin manager with the core's plugin and the given backend records."""
+    from elastic_core import builtin
+    from elastic_core.hooks.discovery import BUILTIN, CORE, Candidate, Source
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.plugin import hookimpl
 
@@ -242,7 +243,8 @@ def plugins():
             def elastic_rendezvous_backends(self):
                 return list(records)
 
-        return PluginManager([Candidate(Source("toys", "toy", "1.0"), "toys", Plugin)])
+        toys = Candidate(Source("toys", "toy", "1.0"), "toys", Plugin)
+        return PluginManager([Candidate(Source(CORE, "builtin", "1.0"), BUILTIN, lambda: builtin), toys])
 
     return plugins
 

@@ -24,10 +24,10 @@ from elastic_core.errors import ConfigurationError, ElasticError, ExitCode, Prob
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from elastic_core.config import Command, CommandReading, Reading, Sources, Spec
+    from elastic_core.compose.plan import Plan
+    from elastic_core.config import Command, Reading, Sources, Spec
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.observers import History
-    from elastic_core.operate.target import Target
 
 _PATIENCE = 5.0  # how many seconds a message waits for a stalled reader of stderr
 _USAGE = """\
@@ -96,7 +96,7 @@ def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseE
     Raises ConfigurationError before the job starts if the result file is not writable. If writing the file fails after
     the job, the error is only printed."""
     settings = reading.settings
-    configure_log(vars(settings), manager, reading.left_out)
+    configure_log(reading, manager)
     path = settings.result_file
     if path is None:
         return _error_of(reading, manager, history)
@@ -115,19 +115,18 @@ def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseE
 
 def explain(argv: Sequence[str]) -> None:
     """Run `elastic explain`."""
-    from elastic_core.compose.plan import plan_of, without_missing
     from elastic_core.compose.policy import script_entry
     from elastic_core.config.explain import as_dict, as_text
     from elastic_core.operate.commands import EXPLAIN, explain_help
 
     manager, reading = read_like_run(argv, explain_help, EXPLAIN, require_script=False)
-    reading = replace(reading, settings=without_missing(reading.settings, manager, reading.origins))
+    plan = plan_for(reading, manager)
+    reading = replace(reading, settings=plan.settings)
     starter: Mapping[str, Any] = {}
     unused: Sequence[str] = ()
     broken = None
     try:
-        plan = plan_of(reading.settings, manager, reading.origins, reading.tables, reading.added)
-        unused = plan.unused
+        unused = plan.checked().unused
         if reading.script:
             entry = script_entry(reading.settings, reading.script, reading.script_args, os.environ)
             starter = plan.explained_starter(entry.work)
@@ -145,7 +144,7 @@ def plugins(argv: Sequence[str]) -> None:
     from elastic_core.operate.commands import PLUGINS
 
     manager, reading = _read_command(PLUGINS, argv)
-    show(to_json(listing.as_dict(manager)) if reading.values["json"] else listing.as_text(manager))
+    show(to_json(listing.as_dict(manager)) if reading.own["json"] else listing.as_text(manager))
 
 
 def status(argv: Sequence[str]) -> None:
@@ -154,9 +153,9 @@ def status(argv: Sequence[str]) -> None:
     from elastic_core.operate.status import as_dict, as_text
     from elastic_core.operate.status import status as look
 
-    target, reading = _read_for_job(STATUS, argv)
-    snapshot = look(target, reading.values["timeout"])
-    show(to_json(as_dict(snapshot)) if reading.values["json"] else as_text(snapshot))
+    plan, own, _ = _planned(STATUS, argv)
+    snapshot = look(plan, own["timeout"])
+    show(to_json(as_dict(snapshot)) if own["json"] else as_text(snapshot))
 
 
 def drain(argv: Sequence[str]) -> None:
@@ -164,9 +163,8 @@ def drain(argv: Sequence[str]) -> None:
     from elastic_core.operate.commands import DRAIN
     from elastic_core.operate.drain import drain as take_out
 
-    target, reading = _read_for_job(DRAIN, argv)
-    (node,), own = reading.operands, reading.values
-    take_out(target, node, own["timeout"], show, deadline=own["deadline"])
+    plan, own, (node,) = _planned(DRAIN, argv)
+    take_out(plan, node, own["timeout"], show, deadline=own["deadline"])
 
 
 def stop(argv: Sequence[str]) -> None:
@@ -174,21 +172,18 @@ def stop(argv: Sequence[str]) -> None:
     from elastic_core.operate.commands import STOP
     from elastic_core.operate.drain import stop as take_out
 
-    target, reading = _read_for_job(STOP, argv)
-    take_out(target, reading.values["timeout"], show, deadline=reading.values["deadline"])
+    plan, own, _ = _planned(STOP, argv)
+    take_out(plan, own["timeout"], show, deadline=own["deadline"])
 
 
 def serve(argv: Sequence[str]) -> None:
     """Run `elastic serve`."""
-    from elastic_core import compat
     from elastic_core.operate import serve as serving
     from elastic_core.operate.commands import ROOM, SERVE
 
-    manager, reading = _read_command(SERVE, argv)
-    values = reading.values
-    configure_log(values, manager, reading.left_out)
-    backend, endpoint = values["rdzv_backend"] or compat.BACKEND, serving.serving_endpoint(values["rdzv_endpoint"])
-    serving.serve(serving.server_of(backend, endpoint, max(values["nnodes"].max, ROOM), manager))
+    plan, _, _ = _planned(SERVE, argv)
+    endpoint = serving.serving_endpoint(plan.settings.rdzv_endpoint)
+    serving.serve(plan.store_server(endpoint, max(plan.settings.nnodes.max, ROOM)))
 
 
 def version(argv: Sequence[str]) -> None:
@@ -240,16 +235,17 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
     if record.options is None:
         show_unless_configured()
         return record.factory(Contexts(manager).of(provided.source), argv)
-    added = manager.added_by(provided.source)
+    added = [option for option in manager.added_options() if option in manager.added_by(provided.source)]
     command = config.command_of(record, added)
     reading = _read_or_help(command, sources, manager)
-    _expect_guessed(allowed, reading.values["plugins"])
-    configure_log(reading.values, manager, reading.left_out)
-    options = {option.name: reading.values[option.name.replace("-", "_")] for option in (*added, *record.options)}
-    settings = MappingProxyType({name: reading.values[name] for name in record.settings})
+    _expect_guessed(allowed, reading.settings.plugins)
+    configure_log(reading, manager)
+    options = {option.name: reading.added[option.name] for option in added}
+    options |= {option.name: reading.own[option.name.replace("-", "_")] for option in record.options}
+    settings = MappingProxyType({name: getattr(reading.settings, name) for name in record.settings})
     context = Contexts(manager).of_record(provided.source, options)
     context = replace(context, settings=settings, run_id=settings.get("rdzv_id") or "")
-    return record.factory(context, reading.operands)
+    return record.factory(context, reading.words)
 
 
 _COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
@@ -328,14 +324,9 @@ def read_like_run(
     Raises ConfigurationError, or _HelpPrinted if the command line asks for help."""
     from elastic_core import config
 
-    def others(settings: config.Settings, origins: Mapping[str, str], tables: Mapping[str, str]) -> Sequence[Problem]:
-        from elastic_core.compose.plan import plan_of, without_missing
-
-        try:
-            plan_of(without_missing(settings, manager, origins), manager, origins, tables)
-        except ConfigurationError as error:
-            return error.problems
-        return ()
+    def others(reading: Reading) -> Sequence[Problem]:
+        error = plan_for(reading, manager).error
+        return error.problems if error else ()
 
     sources = config.Sources(argv, os.environ, current_folder())
     specs = {**config.SPECS, **{spec.name: spec for spec in own}}
@@ -365,7 +356,14 @@ def _expect_guessed(allowed: Sequence[str] | None, read: Sequence[str] | None) -
         raise ConfigurationError(Problem("--plugins", expected))
 
 
-def _read_command(command: Command, argv: Sequence[str]) -> tuple[PluginManager, CommandReading]:
+def plan_for(reading: Reading, manager: PluginManager) -> Plan:
+    """Return the plan for what `read_like_run` has read. The plan may have problems (see `Plan.error`)."""
+    from elastic_core.compose.plan import plan_of
+
+    return plan_of(reading.settings, manager, reading.origins, reading.tables, reading.added)
+
+
+def _read_command(command: Command, argv: Sequence[str]) -> tuple[PluginManager, Reading]:
     """Load the plugins and read a command line for `command`. Raises _HelpPrinted if the command line asks for help."""
     from elastic_core import config
 
@@ -374,16 +372,19 @@ def _read_command(command: Command, argv: Sequence[str]) -> tuple[PluginManager,
     return manager, _read_or_help(command, sources, manager)
 
 
-def _read_for_job(command: Command, argv: Sequence[str]) -> tuple[Target, CommandReading]:
-    """Read a command line as `_read_command` does, and resolve the settings of the job that it names."""
-    from elastic_core.operate.target import Target
+def _planned(command: Command, argv: Sequence[str]) -> tuple[Plan, Mapping[str, Any], tuple[str, ...]]:
+    """Read a command line as `_read_command` does. Returns the plan, the values of the command's own flags, and the
+    operands."""
+    from elastic_core.compose.plan import plan_of
 
     manager, reading = _read_command(command, argv)
-    configure_log(reading.values, manager, reading.left_out)
-    return Target.of(reading.values, manager, reading.added, reading.origins), reading
+    configure_log(reading, manager)
+    # Without the config file's tables for other backends, which the command does not use.
+    plan = plan_of(reading.settings, manager, reading.origins, added=reading.added)
+    return plan.checked(), reading.own, reading.words
 
 
-def _read_or_help(command: Command, sources: Sources, manager: PluginManager) -> CommandReading:
+def _read_or_help(command: Command, sources: Sources, manager: PluginManager) -> Reading:
     from elastic_core import config
 
     if sources.line(command.specs).help:
@@ -392,13 +393,13 @@ def _read_or_help(command: Command, sources: Sources, manager: PluginManager) ->
     return config.read_command(command, sources, manager.added_options(), manager.backend_named)
 
 
-def configure_log(values: Mapping[str, Any], manager: PluginManager, left_out: Sequence[Problem]) -> None:
-    """Configure the log with the settings in `values`, and log what was ignored and which plugins failed to load."""
+def configure_log(reading: Reading, manager: PluginManager) -> None:
+    """Configure the log, and log what was ignored and which plugins failed to load."""
     from elastic_core import log
 
-    log.configure(values["log_format"], values["log_level"])
+    log.configure(reading.settings.log_format, reading.settings.log_level)
     logger = log.get_logger()
-    for problem in left_out:
+    for problem in reading.left_out:
         logger.warning("setting ignored", origin=problem.origin, reason=problem.message)
     for failure in manager.failures:  # not an error, because the run may not need the plugin
         logger.warning("plugin failed", **failure.source.as_dict(), reason=failure.reason)
@@ -414,13 +415,14 @@ def configure_log(values: Mapping[str, Any], manager: PluginManager, left_out: S
 def _error_of(reading: Reading, manager: PluginManager, history: History) -> BaseException | None:
     """Run the job, and return the error that ended it, if any."""
     from elastic_core import launch
-    from elastic_core.compose.plan import origins_named, plan_of, without_missing
+    from elastic_core.compose.plan import origins_named
     from elastic_core.compose.policy import script_entry
     from elastic_core.log import get_logger
 
-    settings, script = without_missing(reading.settings, manager, reading.origins), reading.script or ""
+    script = reading.script or ""
     try:
-        plan = plan_of(settings, manager, reading.origins, reading.tables, reading.added)
+        plan = plan_for(reading, manager).checked()
+        settings = plan.settings
         more = {"not_used": ",".join(plan.unused)} if plan.unused else {}
         if reading.config_file is not None:
             more["config_file"] = str(reading.config_file)

@@ -15,7 +15,7 @@ from elastic_core import metrics
 from elastic_core.agent.process_agent import ProcessAgent
 from elastic_core.clock import SystemClock
 from elastic_core.compose.agent import answer, composed, parts_for
-from elastic_core.compose.plan import Plan, plan_of, without_missing
+from elastic_core.compose.plan import Plan, plan_of
 from elastic_core.compose.policy import Entry, function_entry, script_entry
 from elastic_core.config import SPECS, from_environment, from_torchrun, settings_from
 from elastic_core.config.reading import parse_found
@@ -23,6 +23,7 @@ from elastic_core.config.spec import specs_of_options
 from elastic_core.errors import ChildFailedError, ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.hooks.manager import PluginManager
+from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.handler import RendezvousHandler
 from elastic_core.log import show_unless_configured
 from elastic_core.parsing import find_option
@@ -181,14 +182,14 @@ def _plan(config: LaunchConfig) -> Plan:
     """Return the plan. The values of the plugins' options come from their variables."""
     manager = PluginManager.load(os.environ)
     origins = {name: found.origin for name, found in _variables(os.environ).items()}
-    settings = without_missing(config.settings(os.environ, manager.backend_named), manager, origins)
-    settings = _with_join_timeout(settings, config.rdzv_timeout, manager)
+    settings = _with_join_timeout(config.settings(os.environ, manager.backend_named), config.rdzv_timeout, manager)
     options = manager.added_options()
     specs = specs_of_options(options)
     values, unreadable = parse_found(from_environment(os.environ, specs).found, specs)
     if unreadable:
         raise ConfigurationError(*unreadable.values())
-    return plan_of(settings, manager, added={it.name: values[it.name.replace("-", "_")] for it in options})
+    added = {option.name: values[option.name.replace("-", "_")] for option in options}
+    return plan_of(settings, manager, origins, added=added).checked()
 
 
 def _entry(settings: Settings, entrypoint: Callable[..., Any] | str | None, args: Sequence[Any]) -> Entry:
@@ -258,7 +259,8 @@ class LocalElasticAgent(ProcessAgent):
         backend = spec.rdzv_handler.get_backend()  # may be empty if the program has its own handler
         if backend and (record := plan.manager.backend_named(backend)) is not None:
             settings = replace(settings, rdzv_backend=record.name)
-            plan = replace(plan, settings=settings, backend=replace(plan.backend, record=record, options={}))
+            chosen = {**plan.chosen, RendezvousBackendRecord: replace(plan.backend, record=record, options={})}
+            plan = replace(plan, settings=settings, chosen=chosen)
         self._run_plan = plan
         entry = _entry(settings, spec.entrypoint, spec.args)
         self._health_check_server = health_check_server

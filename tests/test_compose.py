@@ -14,7 +14,7 @@ import pytest
 
 from elastic_core import launch, log
 from elastic_core.compose.agent import composed
-from elastic_core.compose.plan import origins_named, plan_of, without_missing
+from elastic_core.compose.plan import origins_named, plan_of
 from elastic_core.compose.policy import function_entry, script_entry, why_unbound
 from elastic_core.config import settings_from
 from elastic_core.errors import ChildFailedError, ConfigurationError, PluginError, Problem
@@ -178,7 +178,7 @@ ALL = {"rdzv_backend": "diary", "watchdog": "dog", "health": "pulse", "health_po
 def run(plugin, command=("true",), observers=(), options=None, environ=os.environ, **values):
     settings = settings_from({**ALL, "no_python": True, **values})
     entry = script_entry(settings, command[0], tuple(command[1:]), environ)
-    return launch.run_job(plan_of(settings, plugin.manager, added=options), entry, environ, observers)
+    return launch.run_job(plan_of(settings, plugin.manager, added=options).checked(), entry, environ, observers)
 
 
 STARTED = ["health", "health.start", "handler", "watchdog", "watchdog.start"]
@@ -395,12 +395,15 @@ def test_missing_plugin_for_torchrun_variable_is_a_warning(setting, capsys):
     name, variable, distribution = ASKED[setting]
     nobody = PluginManager.load({}, entry_points=())
     settings = settings_from({setting: name, "health_port": 8080})
-    assert getattr(without_missing(settings, nobody, {setting: variable}), setting) is None
+
+    def planned(manager, origin):
+        return plan_of(settings, manager, {setting: origin}).settings
+
+    assert getattr(planned(nobody, variable), setting) is None
     assert f'plugin missing: variable={variable} advice="pip install {distribution}"' in capsys.readouterr().err
-    assert without_missing(settings, nobody, {setting: f"--{setting}"}) == settings
-    assert without_missing(settings, PluginManager.load({}), {setting: variable}) == settings
-    blocked = PluginManager.load({"ELASTIC_DISABLE_PLUGINS": distribution})
-    assert without_missing(settings, blocked, {setting: variable}) == settings
+    assert planned(nobody, f"--{setting}") == settings
+    assert planned(PluginManager.load({}), variable) == settings
+    assert planned(PluginManager.load({"ELASTIC_DISABLE_PLUGINS": distribution}), variable) == settings
 
 
 def test_single_error_keeps_its_type(plugin):
@@ -415,7 +418,7 @@ def test_agent_that_never_runs_leaks_nothing(plugin):
     descriptors = len(os.listdir("/proc/self/fd"))
     for _ in range(100):
         plugin.diary.clear()
-        with composed(plan_of(settings, plugin.manager), entry, os.environ) as agent:
+        with composed(plan_of(settings, plugin.manager).checked(), entry, os.environ) as agent:
             assert agent.restart_count == 0
         assert plugin.diary == [*STARTED, *ENDED]
     # Threads of earlier tests may open and close a few; a leak would be a hundred.
@@ -576,4 +579,4 @@ def test_failed_starter_is_named(name, error, message, plugin, tmp_path, monkeyp
     settings = settings_from({**ALL, "no_python": True, "worker_starter": name})
     entry = script_entry(settings, "true", (), os.environ)
     with pytest.raises(PluginError, match=message):
-        launch.run_job(plan_of(settings, PluginManager.load({}, entry_points=points)), entry, os.environ)
+        launch.run_job(plan_of(settings, PluginManager.load({}, entry_points=points)).checked(), entry, os.environ)

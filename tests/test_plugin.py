@@ -1,4 +1,4 @@
-"""elastic_core.plugin and elastic_core.diagnostics export all their names and load only those that are used."""
+"""elastic_core.plugin exports all its names and loads only those that are used."""
 
 from __future__ import annotations
 
@@ -11,32 +11,27 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core import diagnostics, plugin
-
-both = pytest.mark.parametrize("module", [plugin, diagnostics])
+from elastic_core import plugin
 
 
-@both
-def test_every_exported_name_loads(module):
-    assert len(set(module.__all__)) == len(module.__all__)
-    for name in module.__all__:
-        assert getattr(module, name) is not None
+def test_every_exported_name_loads():
+    assert len(set(plugin.__all__)) == len(plugin.__all__)
+    for name in plugin.__all__:
+        assert getattr(plugin, name) is not None
 
 
-@both
-def test_unknown_name_is_an_error(module):
+def test_unknown_name_is_an_error():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        module.nothing  # noqa: B018
+        plugin.nothing  # noqa: B018
 
 
-@both
-def test_type_checkers_see_the_same_names(module):
-    checking = next(node for node in ast.parse(Path(module.__file__).read_text()).body if isinstance(node, ast.If))
+def test_type_checkers_see_the_same_names():
+    checking = next(node for node in ast.parse(Path(plugin.__file__).read_text()).body if isinstance(node, ast.If))
     imports = [node for node in checking.body if isinstance(node, ast.ImportFrom)]
     homes = {alias.asname: node.module for node in imports for alias in node.names}
-    assert sorted(homes) == sorted({*module.__all__} - {"lazy_names"})
+    assert sorted(homes) == sorted({*plugin.__all__} - {"lazy_names"})
     for name, home in homes.items():
-        assert getattr(module, name) is getattr(importlib.import_module(home), name)
+        assert getattr(plugin, name) is getattr(importlib.import_module(home), name)
 
 
 LOAD = """

@@ -22,6 +22,7 @@ from elastic_core.hooks.calls import (
     watchdog_notifier,
     watching_notices,
 )
+from elastic_core.hooks.records import RankPolicyRecord
 from elastic_core.interfaces.handler import RoundHandler
 from elastic_core.interfaces.health import CheckMoment
 from elastic_core.interfaces.node import Node, generated_name
@@ -214,8 +215,8 @@ def _node(settings: Settings, local_world_size: int) -> Node:
 
 
 def _rank(handler: RendezvousHandler, plan: Plan) -> None:
-    record, settings = plan.rank_policy.record, plan.settings
-    if record.name == SPECS["rank_policy"].default or settings.nnodes.max == 1:
+    settings = plan.settings
+    if plan.chosen[RankPolicyRecord].record.name == SPECS["rank_policy"].default or settings.nnodes.max == 1:
         return
     if not isinstance(handler, RoundHandler):
         message = f"rank policies do not apply to the backend {settings.rdzv_backend!r}, which assigns ranks itself"

@@ -7,7 +7,7 @@ import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from elastic_core import compat, events
+from elastic_core import compat
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ConfigurationError, Problem
@@ -27,15 +27,18 @@ from elastic_core.parsing import not_needed
 from elastic_core.text import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from elastic_core.clock import Duration
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.hooks.records import Context
+    from elastic_core.interfaces.backend import RosterBackend, StoreServer
     from elastic_core.interfaces.handler import RendezvousHandler
     from elastic_core.interfaces.health import AgentView, HealthCheckServer
     from elastic_core.interfaces.node import Node, RankPolicy
     from elastic_core.interfaces.workers import Starter, Watchdog, Work
+    from elastic_core.rendezvous.seal import HmacSeal
 
 _ALONE = "local"  # the backend of single-node jobs
 _HEALTH_TIMEOUT = 30.0  # seconds without an iteration of its loop after which the agent is reported as stuck
@@ -65,24 +68,33 @@ def selections(settings: Settings, origins: Mapping[str, str]) -> Iterator[Selec
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything needed to build an agent. Created by `plan_of`.
+    """Everything that the user has configured. Created by `plan_of`.
 
     Attributes:
         settings: every setting, typed and resolved.
         manager: the plugins.
-        backend, rank_policy: the selected records, which are always set.
-        watchdog, health, starter: the selected records, or None for a kind that the settings do not use.
+        chosen: the selected record of each kind that the settings use. A valid plan has at least a rendezvous backend
+            and a rank policy.
         added: the values of the options that plugins added.
+        error: the problems, or None if the plan is valid.
     """
 
     settings: Settings
     manager: PluginManager
-    backend: Chosen[RendezvousBackendRecord]
-    rank_policy: Chosen[RankPolicyRecord]
-    watchdog: Chosen[WatchdogRecord] | None
-    health: Chosen[HealthEndpointRecord] | None
-    starter: Chosen[WorkerStarterRecord] | None
+    chosen: Mapping[type[Record], Chosen[Any]]
     added: Mapping[str, object]
+    error: ConfigurationError | None = None
+
+    def checked(self) -> Plan:
+        """Return this plan. Raises a ConfigurationError that lists every problem."""
+        if self.error is not None:
+            raise self.error
+        return self
+
+    @property
+    def backend(self) -> Chosen[RendezvousBackendRecord]:
+        """The selected rendezvous backend."""
+        return self.chosen[RendezvousBackendRecord]
 
     @functools.cached_property
     def contexts(self) -> Contexts:
@@ -120,6 +132,50 @@ class Plan:
             raise ConfigurationError(_not_signing(settings.rdzv_backend))
         return made
 
+    @contextlib.contextmanager
+    def opened(self, patience: Duration) -> Iterator[tuple[RosterBackend, HmacSeal, RendezvousParameters]]:
+        """Open the backend without joining the job, and close it on exit. Yields the backend, the seal for its values,
+        and its parameters. Connecting may take up to `patience` seconds. As on the nodes, a backend that has only
+        `get_state` and `set_state` is wrapped in one that has a roster.
+
+        Raises:
+            ConfigurationError: the backend cannot be observed from outside, or the secret file cannot be used.
+        """
+        from elastic_core.clock import SystemClock
+        from elastic_core.rendezvous.seal import seal_of
+        from elastic_core.rendezvous.store_backend import with_roster
+
+        settings, backend = self.settings, self.backend
+        if backend.record.open_backend is None:
+            able = self._backends(lambda other: other.open_backend is not None)
+            reason = f"jobs on the backend {settings.rdzv_backend!r} cannot be observed; supported backends: {able}"
+            raise ConfigurationError(Problem("--rdzv-backend", reason))
+        params = RendezvousParameters(settings.rdzv_backend, settings.rdzv_endpoint, settings.rdzv_id or "", 1, 1)
+        params = params.having({**backend.options, "join_timeout": patience})
+        seal, context = seal_of(params), self.contexts.of_record(backend.provided.source, params.config)
+        made = with_roster(backend.record.open_backend(context, params), SystemClock(), observes=True, seal=seal)
+        try:
+            yield made, seal, params
+        finally:
+            made.close()
+
+    def store_server(self, endpoint: str, nodes: int) -> StoreServer:
+        """Create the backend's store server without starting it. Raises ConfigurationError if the backend has no store
+        to serve."""
+        serve = self.backend.record.serve
+        if serve is None:
+            able = self._backends(lambda other: other.serve is not None)
+            name = self.settings.rdzv_backend
+            reason = f"the backend {name!r} has no store to serve; backends that have one: {able}"
+            raise ConfigurationError(Problem("--rdzv-backend", reason))
+        made = serve(endpoint, nodes)
+        return cast("StoreServer", AttributedProxy(made, ("start",), self.backend.provided, HELPED))
+
+    def _backends(self, is_able: Callable[[RendezvousBackendRecord], bool]) -> str:
+        """Return the names of the installed backends that satisfy `is_able`, for use in messages."""
+        records = (item.record for item in self.manager.records(RendezvousBackendRecord))
+        return ", ".join(record.name for record in records if is_able(record)) or "none"
+
     def start_with(self, work: Work) -> Starter:
         """Create the selected worker starter or, if none is selected, the default starter for this kind of work.
 
@@ -138,13 +194,13 @@ class Plan:
         return {} if asked.record.explain is None else asked.record.explain(self._context(asked), work)
 
     def _starter_for(self, work: Work) -> Chosen[WorkerStarterRecord]:
-        asked = self.starter
+        asked = self.chosen.get(WorkerStarterRecord)
         if asked is None:
             name = self.settings.start_method if work.function else "subprocess"
             asked = Selection(WorkerStarterRecord, name, {}, "").choose(self.manager)
         record = asked.record
         if record.forks and not self.backend.record.forkable:
-            flag = SPECS["start_method" if self.starter is None else "worker_starter"].flag
+            flag = SPECS["worker_starter" if WorkerStarterRecord in self.chosen else "start_method"].flag
             why = f"the client of the rendezvous backend {self.settings.rdzv_backend!r} does not survive a fork"
             raise ConfigurationError(
                 Problem(flag, f"{record.name} forks the agent, but {why}; use spawn or forkserver")
@@ -153,23 +209,22 @@ class Plan:
 
     def made_watchdog(self) -> Watchdog | None:
         """Create the watchdog without starting it. Returns None if no watchdog is selected."""
-        if self.watchdog is None:
+        if (chosen := self.chosen.get(WatchdogRecord)) is None:
             return None
-        made = self.watchdog.record.factory(self._context(self.watchdog))
-        calls = ("start", "worker_environment", "scratch")
-        return cast("Watchdog", AttributedProxy(made, calls, self.watchdog.provided))
+        made = chosen.record.factory(self._context(chosen))
+        return cast("Watchdog", AttributedProxy(made, ("start", "worker_environment", "scratch"), chosen.provided))
 
     def made_health_endpoint(self, view: AgentView) -> HealthCheckServer | None:
         """Create the health endpoint without starting it. Returns None if no endpoint is selected."""
-        if self.health is None:
+        if (chosen := self.chosen.get(HealthEndpointRecord)) is None:
             return None
-        port = self.settings.health_port or 0
-        made = self.health.record.factory(self._context(self.health), view, port, _HEALTH_TIMEOUT)
-        return cast("HealthCheckServer", AttributedProxy(made, ("start",), self.health.provided, HELPED))
+        made = chosen.record.factory(self._context(chosen), view, self.settings.health_port or 0, _HEALTH_TIMEOUT)
+        return cast("HealthCheckServer", AttributedProxy(made, ("start",), chosen.provided, HELPED))
 
     def made_rank_policy(self) -> RankPolicy:
         """Create the selected rank policy."""
-        return self.rank_policy.record.factory(self._context(self.rank_policy))
+        chosen = self.chosen[RankPolicyRecord]
+        return cast("RankPolicy", chosen.record.factory(self._context(chosen)))
 
 
 def plan_of(
@@ -179,44 +234,17 @@ def plan_of(
     tables: Mapping[str, str] | None = None,
     added: Mapping[str, object] | None = None,
 ) -> Plan:
-    """Return the plan for a run. Everything that the settings select is looked up before anything is built.
+    """Return the plan for these settings. Everything that they select is looked up before anything is built.
+
+    If one of torchrun's variables selects a watchdog or health endpoint that is not installed, the plan leaves it out,
+    as torchrun does, and a warning names the package to install.
 
     Args:
         origins: the origin of each setting, for messages.
         tables: see `Reading`.
         added: the values of the options that plugins added.
-
-    Raises:
-        ConfigurationError: lists every problem.
     """
-    found: dict[type[Record], Chosen[Any]] = {}
-    errors = []
-    for selection in selections(settings, origins or {}):
-        try:
-            found[selection.kind] = selection.choose(manager)
-        except ConfigurationError as error:
-            errors.append(error)
-    problems = [*_unsigned(settings, found), *_unknown_event_handler(settings), *_misspelt(tables or {}, manager)]
-    errors += [ConfigurationError(problem) for problem in problems]
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        raise ConfigurationError(*(problem for error in errors for problem in error.problems))
-    return Plan(
-        settings,
-        manager,
-        found[RendezvousBackendRecord],
-        found[RankPolicyRecord],
-        found.get(WatchdogRecord),
-        found.get(HealthEndpointRecord),
-        found.get(WorkerStarterRecord),
-        added or {},
-    )
-
-
-def without_missing(settings: Settings, manager: PluginManager, origins: Mapping[str, str]) -> Settings:
-    """Remove the watchdog or health endpoint from the settings if it is not installed and one of torchrun's variables
-    selects it. The job then runs without it, as under torchrun, and a warning names the package to install."""
+    origins = origins or {}
     asked: dict[str, type[Record]] = {"watchdog": WatchdogRecord, "health": HealthEndpointRecord}
     for setting, kind in asked.items():
         name, variable = getattr(settings, setting), origins.get(setting)
@@ -224,7 +252,17 @@ def without_missing(settings: Settings, manager: PluginManager, origins: Mapping
             get_logger().warning("plugin missing", variable=variable, advice=f"pip install {home}")
             left_out: dict[str, Any] = {setting: None}
             settings = replace(settings, **left_out)
-    return settings
+    chosen: dict[type[Record], Chosen[Any]] = {}
+    errors = []
+    for selection in selections(settings, origins):
+        try:
+            chosen[selection.kind] = selection.choose(manager)
+        except ConfigurationError as error:
+            errors.append(error)
+    problems = [*_unsigned(settings, chosen), *_unknown_event_handler(settings), *_misspelt(tables or {}, manager)]
+    errors += [ConfigurationError(problem) for problem in problems]
+    every = ConfigurationError(*(problem for error in errors for problem in error.problems)) if errors else None
+    return Plan(settings, manager, chosen, added or {}, errors[0] if len(errors) == 1 else every)
 
 
 @contextlib.contextmanager
@@ -259,6 +297,10 @@ def _not_signing(backend: str) -> Problem:
 def _unknown_event_handler(settings: Settings) -> Iterator[Problem]:
     """Yield a problem if the event handler is not registered."""
     name = settings.event_log_handler
+    if name == SPECS["event_log_handler"].default:
+        return
+    from elastic_core import events
+
     if not events.is_known(name):
         known = events.handler_names()
         advice = did_you_mean(name, known) or f"; available: {', '.join(known)} and file:PATH"

@@ -5,7 +5,6 @@ Start with `settings` (the table), then `reading` (how the sources are combined)
 
 from elastic_core.config.reading import RESERVED as RESERVED
 from elastic_core.config.reading import Command as Command
-from elastic_core.config.reading import CommandReading as CommandReading
 from elastic_core.config.reading import Reading as Reading
 from elastic_core.config.reading import Sources as Sources
 from elastic_core.config.reading import command_of as command_of

@@ -48,12 +48,11 @@ RESERVED: frozenset[str] = frozenset({*SPECS, *_ALIASES, *_OF_COMMANDS, "disable
 
 @dataclass(frozen=True)
 class Reading:
-    """The outcome of `read`.
+    """The outcome of `read` and `read_command`.
 
     Attributes:
-        settings: every setting, typed and resolved.
-        script: the script to start; None only if no script was required.
-        script_args: the script's arguments, unchanged.
+        settings: every setting, typed and resolved. Settings that the command does not accept have their defaults.
+        words: the script and its arguments, unchanged, or the command's operands.
         origins: the source of every setting and added option.
         config_file: the config file, if one was read.
         added: typed values of the options that plugins added, by declared name; options that are not set have their
@@ -64,14 +63,23 @@ class Reading:
     """
 
     settings: Settings
-    script: str | None
-    script_args: tuple[str, ...]
+    words: tuple[str, ...]
     origins: Mapping[str, str]
     config_file: Path | None
     added: Mapping[str, object]
     own: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[str, str] = field(default_factory=dict)
     left_out: Sequence[Problem] = ()
+
+    @property
+    def script(self) -> str | None:
+        """The script to start; None only if no script was required."""
+        return self.words[0] if self.words else None
+
+    @property
+    def script_args(self) -> tuple[str, ...]:
+        """The script's arguments."""
+        return self.words[1:]
 
 
 class Sources:
@@ -188,7 +196,7 @@ def read(
     require_script: bool = True,
     own: Sequence[Spec] = (),
     backend_named: BackendNamed = lambda _: None,
-    others: Callable[[Settings, Mapping[str, str], Mapping[str, str]], Sequence[Problem]] = lambda *_: (),
+    others: Callable[[Reading], Sequence[Problem]] = lambda _: (),
 ) -> Reading:
     """Read the configuration of one `elastic run`.
 
@@ -200,47 +208,61 @@ def read(
         require_script: whether a script must be given and must exist.
         own: the command's own flags, which have no variables or config file keys.
         backend_named: returns the record of the backend with this name, or None if it does not exist.
-        others: called if there are problems; returns additional problems to report. The arguments are the settings,
-            their origins and the backend tables.
+        others: called if there are problems; returns additional problems to report.
 
     Raises:
         ConfigurationError: lists every problem, in the order of the sources.
     """
     specs = {**SPECS, **specs_of_options(added_options)}
-    own_specs = {spec.name: spec for spec in own}
-    line, environ = sources.line({**specs, **own_specs}), sources.environ
+    parsed = {**specs, **{spec.name: spec for spec in own}}
+    line, environ = sources.line(parsed), sources.environ
     gathered = sources.gathered(line, specs)
-    values, unreadable = parse_found(gathered.found, {**specs, **own_specs})
-    given = Settings(**{name: values[name] for name in SPECS})
-    origins: Origins = {name: gathered.found[name].origin if name in gathered.found else DEFAULT for name in specs}
-    settings, origins, record, unreadable_options = _with_backend_options(
-        *with_backend(given, origins, environ), gathered, backend_named
+    reading, given, record, unreadable = _read(
+        line, gathered, parsed, added_options, environ, new_run_id, backend_named
     )
-    settings, origins = resolved(settings, origins, record, new_run_id)
-    unreadable |= unreadable_options
-    broken = broken_rules(settings, unreadable, _places(gathered.found), record)
+    broken = broken_rules(reading.settings, unreadable, _places(gathered.found), record)
     problems = [*gathered.problems, *unreadable.values(), *broken]
-    problems += scheduler_problems(given, origins, environ, broken)
-    script = line.words[0] if line.words else None
+    problems += scheduler_problems(given, reading.origins, environ, broken)
     if require_script and line.certain and not {"module", "no_python", "run_path"} & unreadable.keys():
-        problems += script_problems(script, settings, environ, sources.cwd)
-    tables = {name: found.origin for name, found in gathered.by_backend.items()}
+        problems += script_problems(reading.script, reading.settings, environ, sources.cwd)
     if problems:
         known = {problem.origin for problem in problems}
-        problems += [other for other in others(settings, origins, tables) if other.origin not in known]
+        problems += [other for other in others(reading) if other.origin not in known]
         raise ConfigurationError(*problems, *gathered.left_out)  # an ignored file or variable may be the cause
+    return reading
+
+
+def _read(
+    line: CommandLine,
+    gathered: Findings,
+    specs: Mapping[str, Spec],
+    added_options: Sequence[Option],
+    environ: Mapping[str, str],
+    new_run_id: Callable[[], str | None],
+    backend_named: BackendNamed,
+) -> tuple[Reading, Settings, RendezvousBackendRecord | None, dict[str, Problem]]:
+    """Type and resolve the values of the settings and flags in `specs`. Returns the outcome, the settings before they
+    were resolved, the backend's record, and the problems by setting."""
+    values, unreadable = parse_found(gathered.found, specs)
+    given = Settings(**{name: values[name] for name in SPECS if name in specs})
+    known = {name: found.origin for name, found in gathered.found.items() if name in specs}
+    origins: Origins = {**dict.fromkeys((*SPECS, *specs), DEFAULT), **known}
+    settings, origins, record, unreadable_options = _with_backend_options(
+        *with_backend(given, origins, environ), gathered if "rdzv_conf" in specs else Findings(), backend_named
+    )
+    settings, origins = resolved(settings, origins, record, new_run_id)
     added = {option.name: values[option.name.replace("-", "_")] for option in added_options}
-    return Reading(
+    reading = Reading(
         settings=settings,
-        script=script,
-        script_args=tuple(line.words[1:]),
+        words=tuple(line.words),
         origins={name: origins[name.replace("-", "_")] for name in (*SPECS, *added)},
         config_file=gathered.config_file,
         added=added,
-        own={name: values[name] for name in own_specs},
-        tables=tables,
+        own={name: values[name] for name, spec in specs.items() if spec.flag_only},
+        tables={name: found.origin for name, found in gathered.by_backend.items()},
         left_out=[*gathered.left_out, *without_effect(settings, origins)],
     )
+    return reading, given, record, unreadable | unreadable_options
 
 
 def _with_backend_options(
@@ -347,18 +369,6 @@ class Command:
         return command_help(self.about, self.specs.values(), self.example or self.words, self.codes)
 
 
-@dataclass(frozen=True)
-class CommandReading:
-    """The outcome of `read_command`: typed values (including defaults), operands, ignored files and variables, the
-    values of the options that plugins added, by declared name, and the origins of all values that are set."""
-
-    values: Mapping[str, Any]
-    operands: tuple[str, ...]
-    left_out: Sequence[Problem] = ()
-    added: Mapping[str, object] = field(default_factory=dict)
-    origins: Mapping[str, str] = field(default_factory=dict)
-
-
 def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:
     """Return the `Command` for a plugin's record. The command also accepts `added`, the plugin's options for `run`.
     Raises PluginError if the record names an unknown setting."""
@@ -378,7 +388,7 @@ def read_command(
     sources: Sources,
     added_options: Sequence[Option] = (),
     backend_named: BackendNamed = lambda _: None,
-) -> CommandReading:
+) -> Reading:
     """Read a command's configuration from the command line, the environment and the config file.
 
     Args:
@@ -393,17 +403,13 @@ def read_command(
     of_plugins = specs_of_options(added_options)
     known = {**SPECS, **of_plugins}
     gathered = Findings(line.found, line.problems) if command.alone else sources.gathered(line, known)
-    values, unreadable = parse_found(gathered.found, {**of_plugins, **command.specs})
-    if "rdzv_conf" in command.specs:
-        given = Settings(**{name: value for name, value in values.items() if name in SPECS})
-        chosen = with_backend(given, dict.fromkeys(SPECS, DEFAULT), {})
-        settings, _, _, unreadable_options = _with_backend_options(*chosen, gathered, backend_named)
-        values["rdzv_conf"], unreadable = settings.rdzv_conf, unreadable | unreadable_options
+    specs = {**of_plugins, **command.specs}
+    reading, _, _, unreadable = _read(line, gathered, specs, added_options, {}, lambda: None, backend_named)
     problems = [*gathered.problems, *unreadable.values()]
     reported = {problem.origin for problem in problems}
     for name, message in command.required.items():
         flag = command.specs[name].flag
-        if not values[name] and name not in unreadable and flag not in reported:
+        if not getattr(reading.settings, name) and name not in unreadable and flag not in reported:
             problems.append(Problem(flag, message))
     if len(line.words) != len(command.operands) and line.certain:
         expected, found = " ".join(command.operands) or "only flags", " ".join(line.words) or "nothing"
@@ -411,6 +417,4 @@ def read_command(
         problems.append(Problem(command.words, message))
     if problems:
         raise ConfigurationError(*problems, *gathered.left_out)
-    added = {option.name: values[option.name.replace("-", "_")] for option in added_options}
-    origins = {name: found.origin for name, found in gathered.found.items()}
-    return CommandReading(values, tuple(line.words), gathered.left_out, added, origins)
+    return reading

@@ -43,7 +43,7 @@ def with_backend(settings: Settings, origins: Origins, environ: Mapping[str, str
 
 
 def resolved(
-    settings: Settings, origins: Origins, record: RendezvousBackendRecord | None, new_run_id: Callable[[], str]
+    settings: Settings, origins: Origins, record: RendezvousBackendRecord | None, new_run_id: Callable[[], str | None]
 ) -> tuple[Settings, Origins]:
     """Fill in the settings that depend on the backend, and those that depend on other settings.
 
@@ -120,7 +120,7 @@ def _of_backend(settings: Settings, origins: Origins, record: RendezvousBackendR
     return found
 
 
-def _run_id(settings: Settings, _: Origins, new_run_id: Callable[[], str]) -> Changes:
+def _run_id(settings: Settings, _: Origins, new_run_id: Callable[[], str | None]) -> Changes:
     if settings.rdzv_id is not None:
         return {}
     if settings.nnodes.max == 1:

@@ -17,8 +17,6 @@ from elastic_core.errors import InvalidPlugin
 from elastic_core.hooks.records import Context, HealthCheckRecord, NoticeRecord
 from elastic_core.interfaces.health import HealthCheck
 from elastic_core.interfaces.node import Notice
-from elastic_core.interfaces.observer import WorkersStarted
-from elastic_core.interfaces.workers import WatchedWorker
 from elastic_core.log import get_logger, tolerating
 
 if TYPE_CHECKING:
@@ -86,6 +84,8 @@ def notifier(manager: PluginManager, contexts: Contexts) -> Observer:
 def watchdog_notifier(watchdog: Watchdog, name: str, log_files: Callable[[int], tuple[Path, ...]]) -> Observer:
     """Return an observer that notifies a watchdog of each round's workers. `log_files` returns the log files of a local
     rank."""
+    from elastic_core.interfaces.observer import WorkersStarted  # not imported by commands that observe a job
+    from elastic_core.interfaces.workers import WatchedWorker
 
     def notify(fact: Fact) -> None:
         if not isinstance(fact, WorkersStarted):

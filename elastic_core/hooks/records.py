@@ -278,7 +278,7 @@ class CommandRecord(Record):
             `context.options` also contains the options that the plugin adds to `elastic run`.
             Without `options`, the context contains only the defaults of these.
         settings: the settings of `elastic run` that the command also accepts, with their flags, variables and config
-            file keys. Their values are in `context.settings`. Only for commands with `options`.
+            file keys. `context.settings` contains their values, resolved as in a run. Only for commands with `options`.
         operands: the names of the required positional arguments, in order.
     """
 

@@ -30,6 +30,9 @@ _JOB = {
     "rdzv_secret_file": "file with the job's signing secret; required to read a signed job",
 }
 
+_ENDPOINT = "this command requires --rdzv-endpoint=HOST:PORT; a job that runs without an endpoint cannot be asked"
+_NEEDED = {"rdzv_endpoint": _ENDPOINT, "rdzv_id": "this command requires --rdzv-id=ID"}
+
 _LOG = {"log_format": "format of the log on stderr", "log_level": "minimum level of log messages"}
 
 
@@ -60,6 +63,7 @@ watches the job for slightly longer than the heartbeat interval, or longer if a 
         ExitCode.STORE_UNREACHABLE: "the store does not answer",
         ExitCode.NOT_FOUND: "no job with this id has used this endpoint",
     },
+    required=_NEEDED,
 )
 
 _DEADLINE = own_flag(
@@ -97,6 +101,7 @@ node.
         ExitCode.STORE_UNREACHABLE: "the store does not answer",
         ExitCode.NOT_FOUND: "no such node, or no job with this id",
     },
+    required=_NEEDED,
 )
 
 STOP = Command(
@@ -118,6 +123,7 @@ job, run its elastic run command again.
         ExitCode.STORE_UNREACHABLE: "the store does not answer, or it stopped and some nodes were not seen to leave",
         ExitCode.NOT_FOUND: "no job with this id, or no node in it",
     },
+    required=_NEEDED,
 )
 
 SERVE = Command(

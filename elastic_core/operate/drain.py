@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from elastic_core.clock import Clock, Duration
+    from elastic_core.compose.plan import Plan
     from elastic_core.interfaces.backend import RosterBackend
     from elastic_core.operate.observation import JobObservation, Watcher
-    from elastic_core.operate.target import Target
     from elastic_core.rendezvous.model import Closed, Entry
 
 _MOST_REFUSALS = 64
 
 
 def drain(
-    target: Target,
+    plan: Plan,
     word: str,
     timeout: Duration,
     show: Callable[[str], object],
@@ -54,8 +54,8 @@ def drain(
         RendezvousTimeoutError: the node was asked to leave, but did not leave in time.
         RendezvousConnectionError, RendezvousStateError, ConfigurationError: see `observed`.
     """
-    settings = target.settings
-    with observed(target, ANSWER, clock, pause) as (watcher, job):
+    settings = plan.settings
+    with observed(plan, ANSWER, clock, pause) as (watcher, job):
         node = node_called(word, job, snapshot_of(job, settings).missing)
         with _lifelines([node]) as ended:
             again = node.key in (job.state or State()).draining
@@ -68,7 +68,7 @@ def drain(
 
 
 def stop(
-    target: Target,
+    plan: Plan,
     timeout: Duration,
     show: Callable[[str], object],
     clock: Clock | None = None,
@@ -77,8 +77,8 @@ def stop(
 ) -> None:
     """Ask all nodes to leave the job, and wait until they have left. For the arguments and errors, see `drain`. Also
     raises RendezvousConnectionError if the store stops while it is not known that all nodes have left."""
-    settings = target.settings
-    with observed(target, ANSWER, clock, pause) as (watcher, job):
+    settings = plan.settings
+    with observed(plan, ANSWER, clock, pause) as (watcher, job):
         before = job.state or State()
         nodes, missing = alive(job.roster, before), snapshot_of(job, settings).missing
         if before.closed and not nodes:

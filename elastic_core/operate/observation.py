@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.compose.plan import Plan
     from elastic_core.interfaces.backend import Announced, RosterBackend
-    from elastic_core.operate.target import Target
     from elastic_core.rendezvous.model import Entry
     from elastic_core.rendezvous.roster import Roster
     from elastic_core.rendezvous.seal import HmacSeal
@@ -180,7 +180,7 @@ class Watcher:
 
 @contextlib.contextmanager
 def observed(
-    target: Target,
+    plan: Plan,
     timeout: Duration,
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
@@ -193,8 +193,8 @@ def observed(
         RendezvousStateError: the job's data cannot be read.
         ConfigurationError: the backend, its options or the secret file cannot be used.
     """
-    settings = target.settings
-    with target.opened(timeout) as (backend, seal, params):
+    settings = plan.settings
+    with plan.opened(timeout) as (backend, seal, params):
         watcher = Watcher(backend, clock or SystemClock(), pause or threading.Event().wait, seal)
         begun = watcher.clock.now()
         empty = JobObservation(begun, begun, Observation.of(settings_of(params)))
@@ -208,8 +208,7 @@ def observed(
                 )
             yield watcher, within(job.longest + timeout + GRACE, lambda: watcher.watch(job), settings.rdzv_endpoint)
         except RendezvousConnectionError as error:  # also one that the caller has raised
-            record = target.manager.backend_named(settings.rdzv_backend)
-            if record is None or not record.hosted:
+            if not plan.backend.record.hosted:
                 raise
             message = f"{error}; if the job has ended, so has its store, which the job's nodes host"
             raise RendezvousConnectionError(message) from error

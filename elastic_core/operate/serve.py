@@ -5,19 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.hooks.selection import HELPED, AttributedProxy
 from elastic_core.log import get_logger
-from elastic_core.operate.target import named_backends
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.backend import StoreServer
 
 
@@ -66,19 +61,6 @@ def _next(signals: int) -> signal.Signals:
     while (number := os.read(signals, 1)[0]) not in _ENDING:
         pass
     return signal.Signals(number)
-
-
-def server_of(backend: str, endpoint: str, nodes: int, manager: PluginManager) -> StoreServer:
-    """Return the backend's store server without starting it. Raises ConfigurationError if the backend is not installed
-    or has no store to serve."""
-    provided = manager.provided(RendezvousBackendRecord, backend)
-    record = provided.record
-    if record.serve is None:
-        able = named_backends(manager, lambda other: other.serve is not None)
-        raise ConfigurationError(
-            Problem("--rdzv-backend", f"the backend {backend!r} has no store to serve; backends that have one: {able}")
-        )
-    return cast("StoreServer", AttributedProxy(record.serve(endpoint, nodes), ("start",), provided, HELPED))
 
 
 def serving_endpoint(text: str) -> str:

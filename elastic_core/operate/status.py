@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from elastic_core.clock import Clock, Duration
+    from elastic_core.compose.plan import Plan
     from elastic_core.config import Settings
     from elastic_core.interfaces.health import StopStatus
     from elastic_core.interfaces.node import Member
     from elastic_core.operate.observation import JobObservation
-    from elastic_core.operate.target import Target
     from elastic_core.rendezvous.model import End, Entry
 
 
@@ -182,14 +182,14 @@ _HEAD = ("RANK", "NODE", "HOST", "ADDRESS", "ROLE", "WORKERS", "LAST BEAT", "STA
 
 
 def status(
-    target: Target,
+    plan: Plan,
     timeout: Duration,
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
 ) -> Snapshot:
     """Observe the job and return a snapshot of it. For the arguments and errors, see `observed`."""
-    with observed(target, timeout, clock, pause) as (watcher, job):
-        return snapshot_of(job, target.settings, tuple(watcher.backend.store_members()))
+    with observed(plan, timeout, clock, pause) as (watcher, job):
+        return snapshot_of(job, plan.settings, tuple(watcher.backend.store_members()))
 
 
 def as_dict(snapshot: Snapshot) -> dict[str, Any]:

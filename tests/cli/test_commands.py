@@ -177,3 +177,27 @@ def test_plugin_option_errors_are_reported_with_flag_errors(capsys):
     errors = capsys.readouterr().err
     assert "--max-restarts: " in errors
     assert "--rdzv-conf: master_prot: unknown option" in errors
+
+
+@pytest.mark.parametrize("command", ["status", "stop", "explain", "run"])
+@pytest.mark.parametrize(
+    ("origin", "flag", "variable", "file"),
+    [
+        ("--rdzv-conf", ["--rdzv-conf=read_timeout=abc"], "read_timeout=x", "read_timeout = 'x'"),
+        ("ELASTIC_RDZV_CONF", [], "read_timeout=abc", "read_timeout = 'x'"),
+        ("elastic.toml: rendezvous.c10d", [], "", "read_timeout = 'abc'"),
+    ],
+    ids=["flag", "variable", "file"],
+)
+def test_invalid_backend_option_is_reported_once_with_its_origin(
+    tmp_path, monkeypatch, capsys, command, origin, flag, variable, file
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ELASTIC_RDZV_CONF", variable)
+    (tmp_path / "elastic.toml").write_text(f"[rendezvous.c10d]\n{file}\n")
+    (tmp_path / "train.py").touch()
+    script = ["train.py"] if command in ("explain", "run") else []
+    assert cli.main([command, "--rdzv-endpoint=127.0.0.1:1", "--rdzv-id=job", *flag, *script]) == 2
+    shown = "".join(capsys.readouterr())
+    assert shown.count("read_timeout: expected") == 1
+    assert f"{origin}: read_timeout: expected a number" in shown

@@ -49,42 +49,44 @@ def problems(pat):
 )
 def test_flags_and_operands_mix(pat, line):
     reading = pat(line)
-    assert reading.operands == ("cat",)
-    assert (reading.values["rdzv_endpoint"], reading.values["json"], reading.values["timeout"]) == ("h:1", True, 3.0)
+    assert reading.words == ("cat",)
+    assert (reading.settings.rdzv_endpoint, reading.own) == ("h:1", {"json": True, "timeout": 3.0})
 
 
 def test_all_arguments_after_two_dashes_are_operands(pat):
-    assert pat("-- --json").operands == ("--json",)
+    assert pat("-- --json").words == ("--json",)
 
 
 def test_table_of_the_backend_applies_as_for_run(config_reader, pat):
     config_reader.write("[rendezvous]\nendpoint = 'h:1'\n[rendezvous.c10d]\nsecret_file = 's'")
-    assert pat("cat").values["rdzv_conf"] == {"secret_file": "s"}
-    assert pat("cat --rdzv-conf a=1").values["rdzv_conf"] == {"a": "1"}
+    assert pat("cat").settings.rdzv_conf == {"secret_file": "s"}
+    assert pat("cat --rdzv-conf a=1").settings.rdzv_conf == {"a": "1"}
 
 
 def test_variables_and_config_file_apply_as_for_run(config_reader, pat):
     config_reader.write('endpoint = "file:1"\nnnodes = 3\n[rdzv_conf]\na = 1')
-    assert pat("cat").values["rdzv_endpoint"] == "file:1"
-    assert pat("cat").values["rdzv_conf"] == {"a": "1"}
-    assert pat("cat", {"PET_RDZV_ENDPOINT": "pet:1", "ELASTIC_NNODES": "x"}).values["rdzv_endpoint"] == "pet:1"
-    assert pat("cat --rdzv-endpoint flag:1", {"PET_RDZV_ENDPOINT": "pet:1"}).values["rdzv_endpoint"] == "flag:1"
+    assert pat("cat").settings.rdzv_endpoint == "file:1"
+    assert pat("cat").settings.rdzv_conf == {"a": "1"}
+    assert pat("cat", {"PET_RDZV_ENDPOINT": "pet:1", "ELASTIC_NNODES": "x"}).settings.rdzv_endpoint == "pet:1"
+    assert pat("cat --rdzv-endpoint flag:1", {"PET_RDZV_ENDPOINT": "pet:1"}).settings.rdzv_endpoint == "flag:1"
 
 
 def test_config_flag_names_the_config_file(config_reader, pat):
     path = config_reader.write('endpoint = "named:1"', "other.toml")
-    assert pat(f"cat --config {path}").values["rdzv_endpoint"] == "named:1"
+    assert pat(f"cat --config {path}").settings.rdzv_endpoint == "named:1"
 
 
 def test_command_flags_have_neither_variables_nor_keys(config_reader, pat, problems):
-    assert pat("cat", {"ELASTIC_TIMEOUT": "9", "ELASTIC_JSON": "1"}).values["timeout"] == 3.0
+    assert pat("cat", {"ELASTIC_TIMEOUT": "9", "ELASTIC_JSON": "1"}).own["timeout"] == 3.0
     config_reader.write("timeout = 9")
     assert "timeout" in str(problems("cat"))
 
 
 def test_options_of_plugins_for_run_are_accepted(config_reader, pat):
     config_reader.write("volume = 3")
-    assert pat("cat", {"ELASTIC_VOLUME": "4"}, added_options=[Option("volume", int, 1, "loudness")]).operands
+    assert pat("cat", {"ELASTIC_VOLUME": "4"}, added_options=[Option("volume", int, 1, "loudness")]).added == {
+        "volume": 4
+    }
 
 
 def test_all_problems_are_reported_together(problems):

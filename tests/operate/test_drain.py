@@ -9,11 +9,11 @@ import pytest
 from elastic_testing import FakeClock
 
 from elastic_core.clock import SystemClock
+from elastic_core.compose.plan import plan_of
 from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousTimeoutError
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.operate import drain as draining
 from elastic_core.operate.drain import ask, departure, drain, node_called, stop
-from elastic_core.operate.target import Target
 from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.lifeline import Lifeline
 from elastic_core.rendezvous.model import Cause, closed, ended, refused, verdict
@@ -159,7 +159,7 @@ def drained(job, plugins):
     def drained(world, inner, word="b", timeout=60.0):
         printed = []
         record = RendezvousBackendRecord("toy", "a test", print, open_backend=lambda context, params: inner)
-        drain(Target(job.target, plugins(record)), word, timeout, printed.append, world.clock, world.pause)
+        drain(plan_of(job.target, plugins(record)), word, timeout, printed.append, world.clock, world.pause)
         return printed
 
     return drained
@@ -209,7 +209,7 @@ def stopped(job, plugins):
     def stopped(world, inner, timeout=60.0):
         printed = []
         record = RendezvousBackendRecord("toy", "a test", print, open_backend=lambda context, params: inner)
-        stop(Target(job.target, plugins(record)), timeout, printed.append, world.clock, world.pause)
+        stop(plan_of(job.target, plugins(record)), timeout, printed.append, world.clock, world.pause)
         return printed
 
     return stopped

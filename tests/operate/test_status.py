@@ -8,13 +8,13 @@ import pytest
 from elastic_testing import FakeClock
 
 from elastic_core import cli
+from elastic_core.compose.plan import plan_of
 from elastic_core.config import Sources, read_command
 from elastic_core.errors import ConfigurationError, NotFoundError, RendezvousConnectionError
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.operate.commands import DRAIN, STATUS, STOP
 from elastic_core.operate.status import NodeStanding, status
-from elastic_core.operate.target import Target
 from elastic_core.plugin import BACKEND_OPTIONS
 
 
@@ -24,7 +24,7 @@ def look(job, plugins):
         record = RendezvousBackendRecord(
             "toy", "a test", print, options=BACKEND_OPTIONS, open_backend=lambda context, params: backend
         )
-        return status(Target(target or job.target, plugins(record)), 60.0, **more)
+        return status(plan_of(target or job.target, plugins(record)), 60.0, **more)
 
     return look
 
@@ -71,7 +71,7 @@ def test_backend_gets_parameters_of_the_job(job, plugins, fixed_backend):
         "toy", "a test", print, options=BACKEND_OPTIONS, open_backend=lambda context, params: backend
     )
     target = replace(job.target, rdzv_conf={"last-call-timeout": "2"})
-    with Target(target, plugins(record)).opened(3.0) as (_, _, params):
+    with plan_of(target, plugins(record)).opened(3.0) as (_, _, params):
         assert (params.backend, params.endpoint, params.run_id, params.node) == ("toy", "here:1", "job", None)
         assert (params.get("join_timeout"), params.get("last_call_timeout")) == (3.0, 2.0)
 
@@ -87,47 +87,44 @@ def test_backend_gets_parameters_of_the_job(job, plugins, fixed_backend):
 def test_unusable_backend_is_an_error(job, plugins, changes, message):
     blind = RendezvousBackendRecord("blind", "a test", print)
     seeing = RendezvousBackendRecord("toy", "a test", print, open_backend=print)
-    target = replace(job.target, **changes)
-    made = Target(target, plugins(blind, seeing))
-    with pytest.raises(ConfigurationError, match=message), made.opened(1.0):
+    plan = plan_of(replace(job.target, **changes), plugins(blind, seeing))
+    with pytest.raises(ConfigurationError, match=message), plan.checked().opened(1.0):
         pass
 
 
-def test_missing_job_id_is_an_error_except_for_static():
+@pytest.fixture
+def read(tmp_path):
+    """A function that reads a command line as `elastic status` does, or another command."""
+
+    def read(*words, command=STATUS, manager=None, **environ):
+        sources = Sources([*words, *["node0"] * len(command.operands)], environ, tmp_path, command.words)
+        return read_command(command, sources, backend_named=(manager or PluginManager.load({})).backend_named)
+
+    return read
+
+
+def test_missing_job_id_is_an_error_except_for_static(read):
     """With `static`, the job is identified by its address."""
-    given = {"rdzv_backend": "", "rdzv_id": None, "rdzv_endpoint": "node0", "rdzv_conf": {}, "rdzv_secret_file": None}
-    manager = PluginManager.load({})
     with pytest.raises(ConfigurationError, match="this command requires --rdzv-id=ID"):
-        Target.of(given, manager)
-    assert Target.of({**given, "rdzv_backend": "static"}, manager).settings.rdzv_id == "none"
-    assert Target.of({**given, "rdzv_id": "job"}, manager).settings.rdzv_backend == "c10d"
+        read("--rdzv-endpoint=node0")
+    assert read("--rdzv-endpoint=node0", "--rdzv-backend=static").settings.rdzv_id == "none"
+    assert read("--rdzv-endpoint=node0", "--rdzv-id=job").settings.rdzv_backend == "c10d"
 
 
 @pytest.mark.parametrize("command", [STATUS, DRAIN, STOP], ids=lambda command: command.name)
-def test_static_job_is_found_by_the_address_of_rank_0(command, tmp_path):
-    manager, operands = PluginManager.load({}), ["node0"] * len(command.operands)
-    words = ["--rdzv-backend=static", "--master-addr=node7", *operands]
-    sources = Sources(words, {"PET_MASTER_PORT": "1234"}, tmp_path, command.words)
-    values = read_command(command, sources, backend_named=manager.backend_named).values
-    assert Target.of(values, manager).settings.rdzv_endpoint == "node7:1234"
+def test_static_job_is_found_by_the_address_of_rank_0(command, read):
+    reading = read("--rdzv-backend=static", "--master-addr=node7", command=command, PET_MASTER_PORT="1234")
+    assert reading.settings.rdzv_endpoint == "node7:1234"
 
 
-def test_invalid_backend_option_names_its_origin(tmp_path):
-    manager, words = PluginManager.load({}), ["--rdzv-endpoint=node0", "--rdzv-id=job"]
-    sources = Sources(words, {"ELASTIC_RDZV_CONF": "read_timeout=abc"}, tmp_path, STATUS.words)
-    reading = read_command(STATUS, sources, backend_named=manager.backend_named)
-    target = Target.of(reading.values, manager, reading.added, reading.origins)
-    with pytest.raises(ConfigurationError, match="ELASTIC_RDZV_CONF: read_timeout"), target.opened(1.0):
-        pass
-
-
-def test_backend_supplies_the_default_endpoint(plugins):
+def test_backend_supplies_the_default_endpoint(plugins, read):
     usual = RendezvousBackendRecord("toy", "a test", print, defaults=lambda _: {"rdzv_endpoint": ("here:1", "a test")})
-    given = {"rdzv_backend": "toy", "rdzv_id": "job", "rdzv_conf": {}, "rdzv_secret_file": None}
+    words = ["--rdzv-backend=toy", "--rdzv-id=job"]
     for written, meant in (("there:2", "there:2"), ("", "here:1")):
-        assert Target.of({**given, "rdzv_endpoint": written}, plugins(usual)).settings.rdzv_endpoint == meant
+        found = read(*words, f"--rdzv-endpoint={written}", manager=plugins(usual))
+        assert found.settings.rdzv_endpoint == meant
     with pytest.raises(ConfigurationError, match="--rdzv-endpoint: this command requires --rdzv-endpoint=HOST:PORT"):
-        Target.of({**given, "rdzv_endpoint": ""}, plugins(RendezvousBackendRecord("toy", "a test", print)))
+        read(*words, manager=plugins(RendezvousBackendRecord("toy", "a test", print)))
 
 
 ASKS_FOR_A_PASSWORD = """

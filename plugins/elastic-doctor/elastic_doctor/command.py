@@ -13,12 +13,12 @@ from elastic_core.diagnostics import (
     integer,
     own_flag,
     parse_boolean,
+    plan_for,
     read_like_run,
     script_entry,
     seconds,
     show,
     to_json,
-    without_missing,
 )
 from elastic_core.plugin import ExitCode
 
@@ -38,15 +38,11 @@ def run(context: Context, words: Sequence[str]) -> int:
     manager, reading = read_like_run(
         words, doctor_help, DOCTOR, "elastic-doctor", new_run_id=lambda: "doctor", require_script=False
     )
-    configure_log(vars(reading.settings), manager, reading.left_out)
-    settings = without_missing(reading.settings, manager, reading.origins)
-    options = DoctorOptions(**reading.own)
-    script = reading.script
-    work = script_entry(settings, script, reading.script_args, os.environ).work if script else None
-    findings = Examination(
-        settings, manager, options, reading.added, work=work, origins=reading.origins, tables=reading.tables
-    ).findings()
-    report = (socket.gethostname(), settings, findings)
+    configure_log(reading, manager)
+    plan, options, script = plan_for(reading, manager), DoctorOptions(**reading.own), reading.script
+    work = script_entry(plan.settings, script, reading.script_args, os.environ).work if script else None
+    findings = Examination(plan, options, work=work).findings()
+    report = (socket.gethostname(), plan.settings, findings)
     show(to_json(finding.as_dict(*report)) if options.json else finding.as_text(*report))
     return finding.exit_code_of(findings)
 

@@ -16,15 +16,11 @@ from typing import TYPE_CHECKING
 from elastic_core.diagnostics import (
     CORE,
     GRACE,
-    Contexts,
     StatusBoard,
-    Target,
-    backend_selection,
     decoded_state,
     health_checks,
     notice_sources,
     own_version,
-    plan_of,
     result_of,
     within,
 )
@@ -36,6 +32,7 @@ from elastic_core.plugin import (
     CheckResult,
     ConfigurationError,
     ElasticError,
+    RendezvousBackendRecord,
     RendezvousConnectionError,
     RendezvousError,
     RendezvousStateError,
@@ -49,15 +46,14 @@ from elastic_doctor.network import judged_store_absence, listening, meets_itself
 from elastic_doctor.peers import Announcement, Doctor, cannot_reach, judged_peers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
-    from elastic_core.diagnostics import HmacSeal, PluginManager, State
+    from elastic_core.diagnostics import HmacSeal, Plan, State
     from elastic_core.plugin import (
         Clock,
         Duration,
         HealthCheck,
         RendezvousBackend,
-        RendezvousBackendRecord,
         RosterBackend,
         Settings,
         Work,
@@ -79,24 +75,22 @@ _SLOW: Duration = 0.1
 
 @dataclass(frozen=True)
 class Examination:
-    """Checks everything that a run with these settings needs.
+    """Checks everything that a run with this plan needs.
 
     Args:
-        added: the values of the options that plugins have added.
-        origins, tables: see `Reading`.
         ask_torch: see `machine.probed_torch`.
         work: the script that the workers would run, if one was given.
     """
 
-    settings: Settings
-    manager: PluginManager
+    plan: Plan
     options: DoctorOptions
-    added: Mapping[str, object] = field(default_factory=dict)
     clock: Clock = field(default_factory=SystemClock)
     ask_torch: Callable[[str, Duration], machine.Torch] = machine.probed_torch
     work: Work | None = None
-    origins: Mapping[str, str] = field(default_factory=dict)
-    tables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> Settings:
+        return self.plan.settings
 
     def findings(self) -> tuple[Finding, ...]:
         """Return the findings, in the order of the report. The checks take at most a small multiple of
@@ -118,11 +112,11 @@ class Examination:
         for_torch = max(_FOR_TORCH, self.options.timeout)
         kind = workers if isinstance(workers, str) and workers != "cpu" else "auto"
         torch = BackgroundCall(lambda: self.ask_torch(kind, for_torch))
-        yield machine.judged_versions(machine.versions_of(self.manager, own_version()))
-        yield from machine.judged_plugins(self.manager)
-        yield from machine.judged_choices(settings, self.manager, self.origins, self.tables)
+        yield machine.judged_versions(machine.versions_of(self.plan.manager, own_version()))
+        yield from machine.judged_plugins(self.plan.manager)
+        yield from machine.judged_choices(self.plan)
         yield from self._unusable()
-        record = self.manager.backend_named(settings.rdzv_backend)
+        record = self.plan.manager.backend_named(settings.rdzv_backend)
         around = surroundings_of(settings, record, self.nodes, self.options.timeout, self.clock)
         yield from around.findings
         yield ok(Check.PYTHON, machine.python_version())
@@ -134,30 +128,21 @@ class Examination:
         except CallTimeout:  # in a hanging driver call, the subprocess ignores SIGKILL
             found = machine.Torch(problem=f"no answer within {2 * for_torch:g} s")
         yield from machine.judged_torch(found, workers)
-        if record is not None and self._is_accepted():
+        if record is not None and RendezvousBackendRecord in self.plan.chosen:
             versions = {CORE: own_version(), "Python": machine.python_version(), "torch": found.version or "none"}
             yield from self._store(record, around, versions)
 
-    def _is_accepted(self) -> bool:
-        """Return whether the backend's options are valid. If they are not, `judged_choices` has reported the reason."""
-        try:
-            backend_selection(self.settings).choose(self.manager)
-        except ConfigurationError:
-            return False
-        return True
-
     def _unusable(self) -> Iterator[Finding]:
         """Yield a fault for each part that is installed but that a run could not create."""
-        try:
-            plan = plan_of(self.settings, self.manager, self.origins, self.tables, self.added)
-        except ConfigurationError:
-            return  # which `judged_choices` has reported
+        plan = self.plan
+        if plan.error is not None:
+            return  # `judged_choices` reports it
         board = StatusBoard("", "", "", 0, self.clock)
         makers: list[Callable[[], object]] = [
             plan.made_watchdog,
             lambda: plan.made_health_endpoint(board),
             plan.made_rank_policy,
-            lambda: notice_sources(self.manager, plan.contexts, lambda seconds: False),
+            lambda: notice_sources(plan.manager, plan.contexts, lambda seconds: False),
         ]
         if (work := self.work) is not None:
             makers.append(lambda: getattr(plan.start_with(work), "close", bool)())
@@ -168,15 +153,11 @@ class Examination:
                 yield from (fault(Check.BACKEND, str(problem), "correct it") for problem in error.problems)
 
     def _checks(self) -> Iterator[Finding]:
-        contexts, begun = Contexts(self.manager, self.settings, self.added), self.clock.now()
-        checks = health_checks(self.manager, contexts, CheckMoment.BEFORE_RUN)
+        begun = self.clock.now()
+        checks = health_checks(self.plan.manager, self.plan.contexts, CheckMoment.BEFORE_RUN)
         calls = [(check, BackgroundCall(check.make)) for check in checks]
         for check, call in calls:
             yield judged_check(check, result_of(check, call, max(0.0, check.timeout - (self.clock.now() - begun))))
-
-    @property
-    def _target(self) -> Target:
-        return Target(self.settings, self.manager, self.added)
 
     @property
     def nodes(self) -> int:
@@ -225,12 +206,12 @@ class Examination:
             if served:
                 yield note(Check.STORE, "no server was running, so this doctor hosted the store for its checks")
             patience = self.options.peers_timeout if self.options.peers else self.options.timeout
-            with self._target.opened(patience) as (backend, *_):
+            with self.plan.opened(patience) as (backend, *_):
                 found = within(patience + GRACE, lambda: asked(backend, self.clock), self.settings.rdzv_endpoint)
                 yield from judged_store(found, run_id)
             if self.options.peers:
                 meeting = replace(self.settings, rdzv_id=f"{run_id}.doctor")
-                with replace(self._target, settings=meeting).opened(patience) as (backend, seal, _):
+                with replace(self.plan, settings=meeting).opened(patience) as (backend, seal, _):
                     try:
                         yield from self._peers(backend, around, versions)
                     except RendezvousConnectionError:
@@ -241,7 +222,7 @@ class Examination:
     def _broken(self) -> Finding | None:
         """Return a fault of the backend that occurs even without a running store, such as a missing library."""
         try:
-            with self._target.opened(self.options.timeout):
+            with self.plan.opened(self.options.timeout):
                 return None
         except ConfigurationError as error:
             return _refused(error)

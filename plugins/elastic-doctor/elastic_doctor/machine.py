@@ -3,7 +3,6 @@ Measurements are separate from judgments, which are pure functions."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
@@ -13,14 +12,14 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.diagnostics import ASKING, CORE, OURS, count_workers, plan_of, selections
+from elastic_core.diagnostics import ASKING, CORE, OURS, count_workers
 from elastic_core.plugin import ConfigurationError, Settings
 from elastic_doctor.finding import Check, fault, note, ok, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from elastic_core.diagnostics import PluginManager
+    from elastic_core.diagnostics import Plan, PluginManager
     from elastic_core.plugin import Duration, Problem
     from elastic_doctor.finding import Finding
 
@@ -100,20 +99,12 @@ def judged_plugins(manager: PluginManager) -> Iterator[Finding]:
         yield ok(Check.PLUGINS, f"{len(manager.plugins)} loaded, none failed")
 
 
-def judged_choices(
-    settings: Settings, manager: PluginManager, origins: Mapping[str, str] = {}, tables: Mapping[str, str] = {}
-) -> Iterator[Finding]:
-    """Judge whether the selected plugins are installed and accept their options. For `origins` and `tables`, see
-    `Reading`."""
-    try:
-        plan_of(settings, manager, origins, tables)
-    except ConfigurationError as error:
-        yield from map(_refused, error.problems)
-    for selection in selections(settings, origins):
-        if selection.given or selection.name != Settings.rank_policy:
-            with contextlib.suppress(ConfigurationError):
-                source = selection.choose(manager).provided.source
-                yield ok(Check.BACKEND, f"{selection.kind.noun} {selection.name} ({source})")
+def judged_choices(plan: Plan) -> Iterator[Finding]:
+    """Judge whether the selected plugins are installed and accept their options."""
+    yield from map(_refused, plan.error.problems if plan.error else ())
+    for kind, chosen in plan.chosen.items():
+        if chosen.record.name != Settings.rank_policy:
+            yield ok(Check.BACKEND, f"{kind.noun} {chosen.record.name} ({chosen.provided.source})")
 
 
 def _refused(problem: Problem) -> Finding:

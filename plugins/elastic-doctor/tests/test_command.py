@@ -102,6 +102,7 @@ def test_plugin_allowlist_does_not_block_the_doctor(capsys, tmp_path, monkeypatc
         ["--notices=http"],  # requires a URL
         ["--health=http", "--health-port=0", "--health-conf=token_file=/no/such/file"],
         ["--worker-starter=spawn"],  # runs only functions
+        ["--rdzv-endpoint=127.0.0.1:1", "--rdzv-id=job", "--rdzv-conf=read_timeout=abc"],
     ],
 )
 def test_doctor_reports_what_a_run_would_refuse(capsys, tmp_path, monkeypatch, words):

@@ -22,6 +22,7 @@ from elastic_doctor.machine import (
 from elastic_testing import HealthCheckContract
 
 from elastic_core import builtin
+from elastic_core.compose.plan import plan_of
 from elastic_core.config import settings_from
 from elastic_core.errors import ExitCode
 from elastic_core.hooks.calls import Contexts
@@ -174,7 +175,7 @@ def test_selected_plugins_and_options_are_judged():
     core = Candidate(Source("elastic-core", "builtin", "0.1.0"), "elastic_core.builtin", lambda: builtin)
 
     def judged(candidate, **values):
-        return list(judged_choices(settings_from(values), manager(core, candidate)))
+        return list(judged_choices(plan_of(settings_from(values), manager(core, candidate))))
 
     assert levels(judged(toy(), rdzv_backend="toy")) == [("ok", "backend")]
     (missing,) = judged(toy(), rdzv_backend="etcd", rdzv_endpoint="h")
@@ -191,13 +192,13 @@ def test_selected_plugins_and_options_are_judged():
 def test_problems_name_their_origins():
     origins, tables = {"rank_policy_conf": "ELASTIC_RANK_POLICY_CONF"}, {"etdc": "elastic.toml: rendezvous.etdc"}
     settings = settings_from({"rank_policy_conf": "x=1"})
-    found = [item.message for item in judged_choices(settings, PluginManager.load({}), origins, tables)]
+    found = [item.message for item in judged_choices(plan_of(settings, PluginManager.load({}), origins, tables))]
     assert [text.partition(" ")[0] for text in found[:2]] == ["ELASTIC_RANK_POLICY_CONF:", "elastic.toml:"]
 
 
 def test_warm_start_options_are_accepted():
     values = {"warm_start": True, "worker_starter_conf": {"memory": "1000000"}}
-    assert levels(judged_choices(settings_from(values), PluginManager.load({}))) == [("ok", "backend")] * 2
+    assert levels(judged_choices(plan_of(settings_from(values), PluginManager.load({})))) == [("ok", "backend")] * 2
 
 
 @pytest.mark.parametrize(
@@ -210,6 +211,6 @@ def test_warm_start_options_are_accepted():
     ],
 )
 def test_unknown_plugin_names_and_options_are_faults(values, problem):
-    findings = judged_choices(settings_from(values), PluginManager.load({}))
+    findings = judged_choices(plan_of(settings_from(values), PluginManager.load({})))
     (wrong,) = (finding for finding in findings if finding.level is Level.FAULT)
     assert problem in wrong.message

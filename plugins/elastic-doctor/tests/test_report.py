@@ -15,6 +15,7 @@ from elastic_doctor.finding import Check, Level, as_dict, as_text, fault, note, 
 from elastic_doctor.machine import Torch
 from elastic_testing import FakeClock
 
+from elastic_core.compose.plan import plan_of
 from elastic_core.config import settings_from
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.hooks.manager import PluginManager
@@ -92,7 +93,7 @@ def examine(plugins):
         settings = settings_from({"rdzv_backend": "toy", "rdzv_endpoint": "/f.db", "rdzv_id": "job", **values})
         doctor_options = doctor_options or DoctorOptions(timeout=60.0)
         clock = SystemClock() if doctor_options.peers else FakeClock()
-        findings = Examination(settings, plugins(record), doctor_options, {}, clock, lambda *_: TORCH).findings()
+        findings = Examination(plan_of(settings, plugins(record)), doctor_options, clock, lambda *_: TORCH).findings()
         wrong = {item.check for item in findings if item.level is Level.FAULT}
         assert not [item for item in findings if item.check in wrong and item.level is Level.OK]
         return {item.check.value: (item.level.value, item.message) for item in findings}
@@ -243,8 +244,8 @@ def test_plugin_health_checks_are_run_and_judged(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     manager = PluginManager.load({}, entry_points=[EntryPoint("checks", "checks_plugin", "elastic")])
     settings = settings_from({"rdzv_id": "job"})
-    examination = Examination(settings, manager, DoctorOptions(), {"dataset": "/mine"}, ask_torch=lambda *_: TORCH)
-    findings = examination.findings()
+    plan = plan_of(settings, manager, added={"dataset": "/mine"})
+    findings = Examination(plan, DoctorOptions(), ask_torch=lambda *_: TORCH).findings()
     by_name = {item.message.partition(":")[0]: item for item in findings if item.check is Check.HEALTH_CHECK}
     assert {name: item.level.value for name, item in by_name.items()} == {
         **dict.fromkeys(("broken", "odd", "level", "slow"), "fault"),

@@ -154,7 +154,7 @@ def restarted_job(environ):
     """Run a job whose worker fails once, with the installed plugins, as `elastic run` does."""
     settings = settings_from({"rdzv_backend": "local", "rdzv_id": "job", "no_python": True, "max_restarts": 1})
     entry = script_entry(settings, "sh", ("-c", "exit $((1 - TORCHELASTIC_RESTART_COUNT))"), environ)
-    return launch.run_job(plan_of(settings, PluginManager.load({})), entry, environ)
+    return launch.run_job(plan_of(settings, PluginManager.load({})).checked(), entry, environ)
 
 
 @pytest.mark.integration
