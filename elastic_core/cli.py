@@ -129,7 +129,8 @@ def explain(argv: Sequence[str]) -> None:
         unused = plan.checked().unused
         if reading.script:
             entry = script_entry(reading.settings, reading.script, reading.script_args, os.environ)
-            starter = plan.explained_starter(entry.work)
+            with plan.naming_origins():
+                starter = plan.explained_starter(entry.work)
     except ElasticError as error:
         broken = error  # reported after the configuration has been shown
     content = as_dict(reading, manager.added_options(), manager.secret_options(), unused, starter)
@@ -183,7 +184,8 @@ def serve(argv: Sequence[str]) -> None:
 
     plan, _, _ = _planned(SERVE, argv)
     endpoint = serving.serving_endpoint(plan.settings.rdzv_endpoint)
-    serving.serve(plan.store_server(endpoint, max(plan.settings.nnodes.max, ROOM)))
+    with plan.naming_origins():
+        serving.serve(plan.store_server(endpoint, max(plan.settings.nnodes.max, ROOM)))
 
 
 def version(argv: Sequence[str]) -> None:
@@ -415,7 +417,6 @@ def configure_log(reading: Reading, manager: PluginManager) -> None:
 def _error_of(reading: Reading, manager: PluginManager, history: History) -> BaseException | None:
     """Run the job, and return the error that ended it, if any."""
     from elastic_core import launch
-    from elastic_core.compose.plan import origins_named
     from elastic_core.compose.policy import script_entry
     from elastic_core.log import get_logger
 
@@ -428,7 +429,7 @@ def _error_of(reading: Reading, manager: PluginManager, history: History) -> Bas
             more["config_file"] = str(reading.config_file)
         get_logger().info("run started", run_id=settings.rdzv_id, backend=settings.rdzv_backend, script=script, **more)
         entry = script_entry(settings, script, reading.script_args, os.environ)
-        with origins_named(reading.origins):
+        with plan.naming_origins():
             launch.run_job(plan, entry, os.environ, (history,))
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - returned to the caller
         return error

@@ -14,9 +14,10 @@ import pytest
 
 from elastic_core import launch, log
 from elastic_core.compose.agent import composed
-from elastic_core.compose.plan import origins_named, plan_of
+from elastic_core.compose.plan import plan_of
 from elastic_core.compose.policy import function_entry, script_entry, why_unbound
 from elastic_core.config import settings_from
+from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ChildFailedError, ConfigurationError, PluginError, Problem
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.health import AgentPhase
@@ -534,14 +535,19 @@ def test_unbound_reason_names_the_cause(machine, reason):
 
 
 def test_factory_problems_name_their_origin():
-    origins = {"rdzv_conf": "elastic.toml: rendezvous.etcd", "rdzv_endpoint": "default"}
-    with pytest.raises(ConfigurationError) as caught, origins_named(origins):
+    origins = {"rdzv_conf": "elastic.toml: rendezvous.etcd", "rdzv_endpoint": DEFAULT, "dataset": "ELASTIC_DATASET"}
+    plan = plan_of(settings_from({}), PluginManager.load({}), origins)
+    with pytest.raises(ConfigurationError) as caught, plan.naming_origins():
         raise ConfigurationError(
-            Problem("--rdzv-conf: lease_ttl", "too short"), Problem("--rdzv-endpoint", "none"), Problem("x", "y")
+            Problem("--rdzv-conf: lease_ttl", "too short"),
+            Problem("--rdzv-endpoint", "none"),
+            Problem("--dataset", "none"),
+            Problem("x", "y"),
         )
     assert [problem.origin for problem in caught.value.problems] == [
         "elastic.toml: rendezvous.etcd: lease_ttl",
         "--rdzv-endpoint",
+        "ELASTIC_DATASET",
         "x",
     ]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core import compat
 from elastic_core.config.settings import SPECS
-from elastic_core.config.spec import DEFAULT
+from elastic_core.config.spec import naming_origins
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.calls import Contexts
 from elastic_core.hooks.records import (
@@ -20,7 +20,7 @@ from elastic_core.hooks.records import (
     WatchdogRecord,
     WorkerStarterRecord,
 )
-from elastic_core.hooks.selection import HELPED, SECRET, AttributedProxy, Chosen, Selection, backend_selection, names_of
+from elastic_core.hooks.selection import HELPED, SECRET, AttributedProxy, Chosen, Selection, names_of
 from elastic_core.interfaces.handler import RendezvousParameters, RoundHandler
 from elastic_core.log import get_logger
 from elastic_core.parsing import not_needed
@@ -44,26 +44,27 @@ _ALONE = "local"  # the backend of single-node jobs
 _HEALTH_TIMEOUT = 30.0  # seconds without an iteration of its loop after which the agent is reported as stuck
 
 
-def selections(settings: Settings, origins: Mapping[str, str]) -> Iterator[Selection]:
+def _selections(settings: Settings) -> Iterator[Selection]:
     """Yield a `Selection` for each kind of record that the settings use."""
-
-    def place(setting: str) -> str:
-        origin = origins.get(setting, DEFAULT)
-        return SPECS[setting].flag if origin == DEFAULT else origin
-
-    yield backend_selection(settings, place("rdzv_conf"))
-    yield Selection(RankPolicyRecord, settings.rank_policy, settings.rank_policy_conf, place("rank_policy_conf"))
+    of_flags = {
+        "master_addr": settings.master_addr,
+        "master_port": settings.master_port,
+        "rank": settings.node_rank,
+        SECRET: settings.rdzv_secret_file,
+    }
+    yield Selection(RendezvousBackendRecord, settings.rdzv_backend, settings.rdzv_conf, "--rdzv-conf", of_flags)
+    yield Selection(RankPolicyRecord, settings.rank_policy, settings.rank_policy_conf, "--rank-policy-conf")
     if settings.watchdog is not None:
-        yield Selection(WatchdogRecord, settings.watchdog, settings.watchdog_conf, place("watchdog_conf"))
+        yield Selection(WatchdogRecord, settings.watchdog, settings.watchdog_conf, "--watchdog-conf")
     if settings.health is not None:
-        yield Selection(HealthEndpointRecord, settings.health, settings.health_conf, place("health_conf"))
+        yield Selection(HealthEndpointRecord, settings.health, settings.health_conf, "--health-conf")
     name = compat.WARM_STARTER if settings.warm_start else settings.worker_starter
     if name is None and settings.worker_starter_conf:
         name = "subprocess"  # the default for scripts
     if name is not None:
         cache, excluded = settings.warm_start_cache, " ".join(settings.warm_start_exclude)
         warm = {"cache": cache and str(cache), "exclude": excluded or None} if name == compat.WARM_STARTER else {}
-        yield Selection(WorkerStarterRecord, name, settings.worker_starter_conf, place("worker_starter_conf"), warm)
+        yield Selection(WorkerStarterRecord, name, settings.worker_starter_conf, "--worker-starter-conf", warm)
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Plan:
         manager: the plugins.
         chosen: the selected record of each kind that the settings use. A valid plan has at least a rendezvous backend
             and a rank policy.
+        origins: the origins of the settings and added options, for messages.
         added: the values of the options that plugins added.
         error: the problems, or None if the plan is valid.
     """
@@ -82,6 +84,7 @@ class Plan:
     settings: Settings
     manager: PluginManager
     chosen: Mapping[type[Record], Chosen[Any]]
+    origins: Mapping[str, str]
     added: Mapping[str, object]
     error: ConfigurationError | None = None
 
@@ -90,6 +93,15 @@ class Plan:
         if self.error is not None:
             raise self.error
         return self
+
+    @contextlib.contextmanager
+    def naming_origins(self) -> Iterator[None]:
+        """Make errors raised in this context name the origins of the settings (see `config.spec.naming_origins`)."""
+        try:
+            yield
+        except ConfigurationError as error:
+            error.problems = naming_origins(error.problems, self.origins)
+            raise
 
     @property
     def backend(self) -> Chosen[RendezvousBackendRecord]:
@@ -146,18 +158,17 @@ class Plan:
         from elastic_core.rendezvous.store_backend import with_roster
 
         settings, backend = self.settings, self.backend
-        if backend.record.open_backend is None:
-            able = self._backends(lambda other: other.open_backend is not None)
-            reason = f"jobs on the backend {settings.rdzv_backend!r} cannot be observed; supported backends: {able}"
-            raise ConfigurationError(Problem("--rdzv-backend", reason))
-        params = RendezvousParameters(settings.rdzv_backend, settings.rdzv_endpoint, settings.rdzv_id or "", 1, 1)
-        params = params.having({**backend.options, "join_timeout": patience})
-        seal, context = seal_of(params), self.contexts.of_record(backend.provided.source, params.config)
-        made = with_roster(backend.record.open_backend(context, params), SystemClock(), observes=True, seal=seal)
-        try:
-            yield made, seal, params
-        finally:
-            made.close()
+        with self.naming_origins():
+            if backend.record.open_backend is None:
+                able = self._backends(lambda other: other.open_backend is not None)
+                reason = f"jobs on the backend {settings.rdzv_backend!r} cannot be observed; supported backends: {able}"
+                raise ConfigurationError(Problem("--rdzv-backend", reason))
+            params = RendezvousParameters(settings.rdzv_backend, settings.rdzv_endpoint, settings.rdzv_id or "", 1, 1)
+            params = params.having({**backend.options, "join_timeout": patience})
+            seal, context = seal_of(params), self.contexts.of_record(backend.provided.source, params.config)
+            made = with_roster(backend.record.open_backend(context, params), SystemClock(), observes=True, seal=seal)
+            with contextlib.closing(made):
+                yield made, seal, params
 
     def store_server(self, endpoint: str, nodes: int) -> StoreServer:
         """Create the backend's store server without starting it. Raises ConfigurationError if the backend has no store
@@ -240,7 +251,7 @@ def plan_of(
     as torchrun does, and a warning names the package to install.
 
     Args:
-        origins: the origin of each setting, for messages.
+        origins: the origins of the settings and added options, for messages.
         tables: see `Reading`.
         added: the values of the options that plugins added.
     """
@@ -254,31 +265,18 @@ def plan_of(
             settings = replace(settings, **left_out)
     chosen: dict[type[Record], Chosen[Any]] = {}
     errors = []
-    for selection in selections(settings, origins):
+    for selection in _selections(settings):
         try:
             chosen[selection.kind] = selection.choose(manager)
         except ConfigurationError as error:
             errors.append(error)
     problems = [*_unsigned(settings, chosen), *_unknown_event_handler(settings), *_misspelt(tables or {}, manager)]
     errors += [ConfigurationError(problem) for problem in problems]
-    every = ConfigurationError(*(problem for error in errors for problem in error.problems)) if errors else None
-    return Plan(settings, manager, chosen, added or {}, errors[0] if len(errors) == 1 else every)
-
-
-@contextlib.contextmanager
-def origins_named(origins: Mapping[str, str]) -> Iterator[None]:
-    """Make problems raised in this context name a value's origin, not its flag, which is all that factories know."""
-    try:
-        yield
-    except ConfigurationError as error:
-        flags = {SPECS[name].flag: origin for name, origin in origins.items() if name in SPECS and origin != DEFAULT}
-        error.problems = tuple(_renamed(problem, flags) for problem in error.problems)
-        raise
-
-
-def _renamed(problem: Problem, flags: Mapping[str, str]) -> Problem:
-    flag, colon, option = problem.origin.partition(":")
-    return Problem(flags.get(flag, flag) + colon + option, problem.message)
+    every = [problem for error in errors for problem in error.problems]
+    whole = errors[0] if len(errors) == 1 else ConfigurationError(*every) if errors else None
+    if whole is not None:
+        whole.problems = naming_origins(every, origins)
+    return Plan(settings, manager, chosen, origins, added or {}, whole)
 
 
 def _unsigned(settings: Settings, found: Mapping[type[Record], Chosen[Any]]) -> Iterator[Problem]:

@@ -220,7 +220,7 @@ def read(
     reading, given, record, unreadable = _read(
         line, gathered, parsed, added_options, environ, new_run_id, backend_named
     )
-    broken = broken_rules(reading.settings, unreadable, _places(gathered.found), record)
+    broken = broken_rules(reading.settings, unreadable, reading.origins, record)
     problems = [*gathered.problems, *unreadable.values(), *broken]
     problems += scheduler_problems(given, reading.origins, environ, broken)
     if require_script and line.certain and not {"module", "no_python", "run_path"} & unreadable.keys():
@@ -283,10 +283,6 @@ def _with_backend_options(
     return replace(settings, **options), {**origins, "rdzv_conf": tables[0].origin}, record, unreadable
 
 
-def _places(found: Mapping[str, RawValue]) -> dict[str, str]:
-    return {SPECS[name].flag: value.origin for name, value in found.items() if name in SPECS}
-
-
 def settings_from(values: Mapping[str, object], backend_named: BackendNamed = lambda _: None) -> Settings:
     """Create settings from Python values. They are parsed, checked and resolved like values from any other source.
 
@@ -299,11 +295,11 @@ def settings_from(values: Mapping[str, object], backend_named: BackendNamed = la
     found = {name: raw if isinstance(raw, RawValue) else RawValue(raw, name) for name, raw in values.items()}
     problems = [Problem(name, "unknown setting") for name in found.keys() - SPECS]
     parsed, unreadable = parse_found(found, SPECS)
-    origins = {name: name if name in found else DEFAULT for name in SPECS}
-    settings, chosen = with_backend(Settings(**parsed), origins, {})
+    given: Origins = {name: found[name].origin if name in found else DEFAULT for name in SPECS}
+    settings, origins = with_backend(Settings(**parsed), given, {})
     record = backend_named(settings.rdzv_backend)
-    settings, _ = resolved(settings, chosen, record, random_run_id)
-    broken = broken_rules(settings, unreadable, _places(found), record)
+    settings, origins = resolved(settings, origins, record, random_run_id)
+    broken = broken_rules(settings, unreadable, origins, record)
     problems += [*unreadable.values(), *broken]
     if problems:
         raise ConfigurationError(*problems)

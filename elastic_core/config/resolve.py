@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core import compat
 from elastic_core.config.settings import SPECS
-from elastic_core.config.spec import DEFAULT
+from elastic_core.config.spec import DEFAULT, Reason, naming_origins
 from elastic_core.errors import PluginError, Problem
 from elastic_core.parsing import NodeRange
 
@@ -68,7 +68,7 @@ def _changed(
     for step in steps:
         changes = step(settings, known)
         settings = replace(settings, **{name: value for name, (value, _) in changes.items()})
-        known.update({name: reason for name, (_, reason) in changes.items()})
+        known.update({name: Reason(reason) for name, (_, reason) in changes.items()})
     return settings, known
 
 
@@ -151,12 +151,11 @@ _OF_BACKENDS = {name for name, spec in SPECS.items() if spec.group in ("nodes", 
 
 
 def broken_rules(
-    settings: Settings, unreadable: Collection[str], places: Mapping[str, str], record: RendezvousBackendRecord | None
-) -> list[Problem]:
+    settings: Settings, unreadable: Collection[str], origins: Origins, record: RendezvousBackendRecord | None
+) -> tuple[Problem, ...]:
     """Return the violated rules as problems, followed by the problems that the backend reports.
 
-    Rules that involve an `unreadable` setting are skipped, because they would check the setting's default. `places`
-    maps the flag of each setting that is not a default to the place where its value was set."""
+    Rules that involve an `unreadable` setting are skipped, because they would check the setting's default."""
     broken = [
         Problem(origin, message)
         for origin, looks_at, holds, message in _rules(settings, needs_id=record is not None)
@@ -164,7 +163,7 @@ def broken_rules(
     ]
     if record is not None and record.problems is not None and not _OF_BACKENDS & set(unreadable):
         broken += record.problems(settings)
-    return [Problem(places.get(problem.origin, problem.origin), problem.message) for problem in broken]
+    return naming_origins(broken, origins)
 
 
 def _rules(settings: Settings, needs_id: bool) -> Iterator[tuple[str, set[str], bool, str]]:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from elastic_core.errors import Problem
 from elastic_core.parsing import Parser, parse_boolean, parser_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from elastic_core.errors import Problem
     from elastic_core.hooks.records import Option
 
 D = TypeVar("D")
@@ -20,12 +20,25 @@ T = TypeVar("T")
 GROUPS = ("nodes", "rendezvous", "workers", "output", "stopping", "watching", "plugins", "configuration")
 """The groups of the help text, in order."""
 
-DEFAULT = "default"
-"""The origin of a value that no source sets."""
+
+class Reason(str):
+    """The origin of a value that no source sets: why the setting has this value."""
+
+
+DEFAULT = Reason("default")
+"""The origin of a setting's default."""
 
 Origins = Mapping[str, str]
 Changes = Mapping[str, tuple[Any, str]]
 """New values by setting, each with a reason, which becomes the value's origin."""
+
+
+def naming_origins(problems: Iterable[Problem], origins: Origins) -> tuple[Problem, ...]:
+    """Return the problems with the origins of the values that sources set, instead of their flags. Rules, backends and
+    factories know only the flags."""
+    sources = {f"--{name.replace('_', '-')}": it for name, it in origins.items() if not isinstance(it, Reason)}
+    parts = [(problem.origin.partition(":"), problem.message) for problem in problems]
+    return tuple(Problem(sources.get(flag, flag) + colon + option, text) for (flag, colon, option), text in parts)
 
 
 @dataclass(frozen=True)

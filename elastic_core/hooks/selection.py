@@ -20,7 +20,6 @@ from elastic_core.text import normalised
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.hooks.records import Record
 
@@ -217,7 +216,7 @@ class Selection:
 
     Args:
         given: the options as the user wrote them.
-        place: where the user wrote the options, for messages.
+        flag: the flag that sets the options, for messages.
         flags: settings that also set options. A setting applies to the option of the same name if the record declares
             that option and `given` does not contain it.
     """
@@ -225,14 +224,14 @@ class Selection:
     kind: type[Record]
     name: str
     given: Mapping[str, object]
-    place: str
+    flag: str
     flags: Mapping[str, object] = field(default_factory=dict)
 
     def choose(self, manager: PluginManager) -> Chosen[Any]:
         """Select the record and convert its options. Raises ConfigurationError if the name or an option is invalid."""
         provided = manager.provided(self.kind, self.name)
         record = provided.record
-        values, problems = type_options(record.options, self._written(record), self.place)
+        values, problems = type_options(record.options, self._written(record), self.flag)
         if problems:
             raise ConfigurationError(*problems)
         return Chosen(record, values, provided)
@@ -243,14 +242,3 @@ class Selection:
         declared = {SECRET} if record.options is None else {option.name for option in record.options}
         flags = {name: value for name, value in self.flags.items() if name in declared and value is not None}
         return {**{name: value for name, value in flags.items() if find_option(given, name) is None}, **given}
-
-
-def backend_selection(settings: Settings, place: str = "--rdzv-conf") -> Selection:
-    """Return the settings that select the rendezvous backend as a `Selection`."""
-    flags = {
-        "master_addr": settings.master_addr,
-        "master_port": settings.master_port,
-        "rank": settings.node_rank,
-        SECRET: settings.rdzv_secret_file,
-    }
-    return Selection(RendezvousBackendRecord, settings.rdzv_backend, settings.rdzv_conf, place, flags)

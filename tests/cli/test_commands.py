@@ -201,3 +201,23 @@ def test_invalid_backend_option_is_reported_once_with_its_origin(
     shown = "".join(capsys.readouterr())
     assert shown.count("read_timeout: expected") == 1
     assert f"{origin}: read_timeout: expected a number" in shown
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "commands"),
+    [
+        ("ELASTIC_RDZV_BACKEND", "no-backend", "status stop serve explain run"),
+        ("PET_RDZV_BACKEND", "local", "status stop serve"),
+        ("ELASTIC_RDZV_SECRET_FILE", "/no/such/file", "status stop run"),
+        ("ELASTIC_WATCHDOG", "no-watchdog", "explain run"),
+        ("ELASTIC_EVENT_LOG_HANDLER", "no-handler", "explain run"),
+    ],
+)
+def test_every_command_names_the_variable_that_it_rejects(script, monkeypatch, capsys, variable, value, commands):
+    path = script("")
+    monkeypatch.setenv(variable, value)
+    for command in commands.split():
+        words = [] if command == "serve" else ["--rdzv-id=job"]
+        words += [path] if command in ("explain", "run") else []
+        assert cli.main([command, "--rdzv-endpoint=127.0.0.1:1", *words]) == 2
+        assert f"elastic: {variable}: " in capsys.readouterr().err

@@ -148,7 +148,8 @@ class Examination:
             makers.append(lambda: getattr(plan.start_with(work), "close", bool)())
         for make in makers:
             try:
-                make()
+                with plan.naming_origins():
+                    make()
             except ConfigurationError as error:
                 yield from (fault(Check.BACKEND, str(problem), "correct it") for problem in error.problems)
 

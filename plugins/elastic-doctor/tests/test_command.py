@@ -103,10 +103,13 @@ def test_plugin_allowlist_does_not_block_the_doctor(capsys, tmp_path, monkeypatc
         ["--health=http", "--health-port=0", "--health-conf=token_file=/no/such/file"],
         ["--worker-starter=spawn"],  # runs only functions
         ["--rdzv-endpoint=127.0.0.1:1", "--rdzv-id=job", "--rdzv-conf=read_timeout=abc"],
+        ["--rdzv-endpoint=127.0.0.1:1", "--rdzv-id=job"],
     ],
 )
 def test_doctor_reports_what_a_run_would_refuse(capsys, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
+    if words[-1] == "--rdzv-id=job":
+        monkeypatch.setenv("ELASTIC_RDZV_SECRET_FILE", "/no/such/file")
     assert cli.main(["run", *words, "--no-python", "true"]) == 2
     (refused, *_) = reversed(capsys.readouterr().err.splitlines())
     assert cli.main(["doctor", "--json", *words, "--no-python", "true"]) == 2
