@@ -1,4 +1,4 @@
-"""The plan for one run: the plugin records that the run's settings select, with typed options."""
+"""The plan for a command: the settings, and the plugin records that they select, with typed options."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, TypeVar
 from elastic_core.errors import ConfigurationError, ElasticError, Problem
 from elastic_core.interfaces.backend import Announced, ForeignStateError, RosterBackend
 from elastic_core.log import get_logger
-from elastic_core.support.secret_files import read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -239,6 +238,8 @@ def seal_of(params: RendezvousParameters) -> HmacSeal:
 
 
 def _secrets_in(path: str) -> tuple[bytes, ...]:
+    from elastic_core.support.secret_files import read_secret  # imported only for signed jobs
+
     try:
         found = tuple(line for line in (line.strip() for line in read_secret(path).splitlines()) if line)
         if not 1 <= len(found) <= _MOST_SECRETS:
