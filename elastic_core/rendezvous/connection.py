@@ -68,7 +68,8 @@ class Connection:
 
     def answered(self, now: Instant, renews: bool = False, confirms: bool = False) -> Connection:
         """Record that the store has answered the operation. Other operations may still fail. `renews` is True if the
-        operation was a sign of life for the other nodes, and `confirms` if it read the state."""
+        operation was a sign of life for the other nodes, and `confirms` if it found that the known state is the newest.
+        """
         renewed, belated, away_at = self.renewed, self.belated, now if self._slept(now) else self.away_at
         if renews and renewed is not None and now - renewed >= self.settings.failure_timeout:
             belated = self.asked

@@ -337,10 +337,16 @@ class Node:
     def answered(self, answer: Any, now: Instant) -> None:
         """Process the answer to the operation that `next` returned; see `effects`."""
         operation, self._asked = self._asked, None
-        away, silent = self.connection.was_outage(now), self.connection.since
+        before = self.connection
+        away, silent = before.was_outage(now), before.since
         renews = isinstance(operation, Heartbeat) or (isinstance(operation, Announce) and self.registered is None)
-        self.connection = self.connection.answered(now, renews, isinstance(operation, ReadState))
-        self._state_stale = self._state_stale or self.connection.belated is not None
+        known = (self.token, self._to_give_back and self._to_give_back[1])
+        confirms = isinstance(operation, ReadState) and answer[1] in known  # a newer one may have been pushed long ago
+        self.connection = before.answered(now, renews, confirms)
+        if self.connection.belated is not None:
+            self._state_stale = True
+        elif before.belated is not None:
+            self._let_others_first(now)
         if away:
             self._expect_all_back(now)
             if self._enough is not None:  # members could not rejoin in the meantime, so they get the same time again
@@ -361,6 +367,11 @@ class Node:
             self._settle()
         elif isinstance(operation, Heartbeat):
             self._beaten(operation, answer, now)
+
+    def _let_others_first(self, now: Instant) -> None:
+        """Carry out another operation before the next heartbeat. If the store is slow, the next heartbeat is always
+        due, and heartbeats and the reads that follow them would take all the time."""
+        self._beat_at = max(self._beat_at, later(now, _AFTER))
 
     def broke(self, error: Exception, now: Instant) -> None:
         """Process the failure of the operation that `next` returned. After a failure, everything that the node has read
@@ -536,6 +547,8 @@ class Node:
         others = any(not seen.late and seen.entry.key != self.key for seen in self.seen.roster)
         self.lingers = self.lingers and others
         self._judge(now)
+        if isinstance(self._decision, Write):
+            self._let_others_first(now)
 
     def _on_succession_read(self, keys: list[str], now: Instant) -> None:
         """Presume that the first node in the succession order is lost, because it has not taken the lead. If that

@@ -298,6 +298,46 @@ def test_hung_operation_is_an_outage(alone):
     assert alone.node.verdict(alone.clock.now()).outcome is Outcome.FENCED
 
 
+def run_slowly(one, takes, count):
+    """Carry out `count` operations. The answer to each arrives after so many seconds."""
+    for _ in range(count):
+        while isinstance(step := one.node.next(one.clock.now()), Idle):
+            one.clock.advance(max(step.until - one.clock.now(), 0.0))
+        answer = one.operations.perform(step)
+        one.clock.advance(takes)
+        one.node.answered(answer, one.clock.now())
+
+
+@pytest.mark.parametrize("takes", [0.4 * WINDOW, 1.2 * WINDOW])
+def test_failure_is_reported_to_a_store_so_slow_that_all_heartbeats_are_belated(pair, takes):
+    _, other = pair
+    run_slowly(other, takes, 20)
+    other.node.fail({})
+    run_slowly(other, takes, 20)
+    assert other.state.end.cause is Cause.FAILURE
+
+
+def test_leader_declares_a_node_lost_in_a_slow_store(pair):
+    leader, other = pair
+    run_slowly(leader, INTERVAL, 40)
+    assert leader.state.end.cause is Cause.LOST
+    assert leader.state.gone == (other.key,)
+
+
+def test_state_that_was_pushed_before_a_suspension_confirms_no_heartbeat(pair):
+    _, other = pair
+    other.clock.advance(10 * WINDOW)
+    now, pushed = other.clock.now(), replace(other.state, done=("a/1",), serial=other.state.serial + 1)
+    assert isinstance(other.step(), Heartbeat)
+    assert isinstance(other.node.next(now), ReadState)
+    other.node.answered((pushed, "pushed"), now)
+    assert isinstance(other.node.next(now), ReadState)
+    assert other.node.connection.fence_at(0.0, now) < now
+    other.node.answered((pushed, "pushed"), now)
+    other.step()
+    assert other.node.connection.fence_at(0.0, now) > now
+
+
 def test_fenced_member_reports_that_it_was_cut_off(pair):
     _, other = pair
     other.backend.reachable = False
