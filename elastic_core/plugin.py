@@ -110,6 +110,7 @@ if TYPE_CHECKING:
         error_text as error_text, hosts_of as hosts_of, is_local_address as is_local_address,
         resolve_host as resolve_host, try_connect as try_connect
     )
+    from elastic_core.hooks.calls import installed_record as installed_record
     from elastic_core.support.bounded import BackgroundCall as BackgroundCall, CallTimeout as CallTimeout
     from elastic_core.support.processes import (
         HelperProcess as HelperProcess, drop_in_forks as drop_in_forks, stop_dropping as stop_dropping,
@@ -189,6 +190,7 @@ _HOMES = {
         "Address resolve_host is_local_address bound_socket bound_everywhere cannot_bind try_connect "
         "error_text REFUSED PortReservation hosts_of address_towards"
     ),
+    "elastic_core.hooks.calls": "installed_record",
     # threads, processes, files and text
     "elastic_core.support.bounded": "BackgroundCall CallTimeout",
     "elastic_core.support.processes": "HelperProcess drop_in_forks stop_dropping process_runs process_start_time",

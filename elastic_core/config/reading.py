@@ -162,6 +162,7 @@ _OVERRIDES: Mapping[str, tuple[str, ...]] = {
 }
 """For each setting, the settings that it contradicts. It overrides them if they are from a source with lower
 precedence. `default` before a name means the default as an explicit value, such as `--nnodes=1`."""
+_CONTRADICTING = {label.removeprefix("default ") for one, others in _OVERRIDES.items() for label in (one, *others)}
 
 
 def _winner(name: str, value: RawValue, higher: Mapping[str, RawValue]) -> RawValue | None:
@@ -172,11 +173,12 @@ def _winner(name: str, value: RawValue, higher: Mapping[str, RawValue]) -> RawVa
 
 def _label(name: str, value: RawValue) -> str:
     """Return the setting's name as in `_OVERRIDES`."""
+    if name not in _CONTRADICTING:
+        return name
     try:
-        is_default = name in SPECS and SPECS[name].parse(value.raw) == SPECS[name].default
+        return f"default {name}" if SPECS[name].parse(value.raw) == SPECS[name].default else name
     except ValueError:
-        is_default = False
-    return f"default {name}" if is_default else name
+        return name
 
 
 BEFORE_PLUGINS = {name: SPECS[name] for name in ("plugins", "config")}

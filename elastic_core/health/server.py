@@ -9,7 +9,6 @@ A failed readiness probe means that no workers are running on this node."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from elastic_core import compat
@@ -89,17 +88,16 @@ class HealthCheckServer(health.HealthCheckServer):
         """Create the endpoint without starting it. Raises PluginError if no endpoint `http` is installed."""
         if self._endpoint is not None:
             return self._endpoint
-        from elastic_core.hooks.manager import PluginManager  # slow to import: it scans the installed distributions
-        from elastic_core.hooks.records import Context, HealthEndpointRecord
-        from elastic_core.parsing import type_options
+        from elastic_core.hooks.calls import installed_record
+        from elastic_core.hooks.records import HealthEndpointRecord
 
-        record = PluginManager.load(os.environ).select(HealthEndpointRecord, compat.HEALTH_ENDPOINT)
-        options, _ = type_options(record.options, {}, "create_healthcheck_server")
+        name = compat.HEALTH_ENDPOINT
+        chosen, context = installed_record(HealthEndpointRecord, name, {}, "create_healthcheck_server")
         clock = SystemClock()
         board = StatusBoard("", "", "", 0, clock)  # of a program that only reports when it was last alive
         board(PhaseChanged("", AgentPhase.RUNNING, "", clock.now()))
         board.follow(self._alive_callback)
-        self._endpoint = record.factory(Context(options=options), board, self._port, self._timeout)
+        self._endpoint = chosen.record.factory(context, board, self._port, self._timeout)
         return self._endpoint
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.errors import InvalidPlugin
 from elastic_core.hooks.records import Context, HealthCheckRecord, NoticeRecord
@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     from elastic_core.config import Settings
     from elastic_core.hooks.discovery import Source
     from elastic_core.hooks.manager import PluginManager
+    from elastic_core.hooks.records import Record
+    from elastic_core.hooks.selection import Chosen
     from elastic_core.interfaces.health import CheckMoment
     from elastic_core.interfaces.node import Notices, Pause
     from elastic_core.interfaces.observer import Fact, Observer
     from elastic_core.interfaces.workers import RoundPlan, Watchdog
 
     Values = Mapping[str, object]
+    R = TypeVar("R", bound=Record)
 
 
 class Contexts:
@@ -61,6 +64,21 @@ class Contexts:
         """Return the context for a record's functions, with the values of the record's options added."""
         context = self.of(source)
         return replace(context, options=MappingProxyType({**context.options, **options}))
+
+
+def installed_record(
+    kind: type[R], name: str, given: Values, origin: str, run_id: str = ""
+) -> tuple[Chosen[R], Context]:
+    """Select a record outside of a run. Returns it with its typed options, and the context for its functions, in which
+    the options that the plugin adds have their defaults. `origin` is the source of `given`, for messages.
+
+    Raises ConfigurationError if no plugin, or several, provide the name, or if an option is invalid."""
+    from elastic_core.hooks.manager import PluginManager  # slow to import: it scans the installed distributions
+    from elastic_core.hooks.selection import Selection
+
+    manager = PluginManager.load(os.environ)
+    chosen = Selection(kind, name, given, origin).choose(manager)
+    return chosen, replace(Contexts(manager).of_record(chosen.provided.source, chosen.options), run_id=run_id)
 
 
 def hook_of(fact: type[Fact]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from elastic_core.errors import ConfigurationError, Problem
@@ -44,16 +43,14 @@ class RendezvousHandlerRegistry:
 
 class _WithInstalled(RendezvousHandlerRegistry):
     def _unregistered(self, params: RendezvousParameters) -> RendezvousHandler:
-        from elastic_core.hooks.manager import PluginManager  # imported here because it searches for installed plugins
-        from elastic_core.hooks.records import Context, RendezvousBackendRecord
-        from elastic_core.parsing import needed, type_options
+        from elastic_core.hooks.calls import installed_record
+        from elastic_core.hooks.records import RendezvousBackendRecord
 
-        record = PluginManager.load(os.environ).select(RendezvousBackendRecord, params.backend)
-        options, problems = type_options(record.options, needed(record.options, params.config), "RendezvousParameters")
-        if problems:
-            raise ConfigurationError(*problems)
-        params.config = options
-        handler = record.factory(Context(params.run_id, options), params)
+        chosen, context = installed_record(
+            RendezvousBackendRecord, params.backend, params.config, "RendezvousParameters", params.run_id
+        )
+        params.config = dict(chosen.options)
+        handler = chosen.record.factory(context, params)
         if handler is None:
             raise ConfigurationError(
                 Problem("RendezvousParameters", f"the backend {params.backend!r} returned None instead of a handler")

@@ -94,3 +94,30 @@ def test_installed_plugin_is_found_by_name():
         assert handler.settings.keep_alive_interval == 0.5
     finally:
         handler.shutdown()
+
+
+PLUGIN = """
+from elastic_core.plugin import ConfigurationError, Option, Problem, RendezvousBackendRecord, hookimpl
+
+
+@hookimpl
+def elastic_add_options():
+    return [Option("team", str, "blue", "who pays")]
+
+
+def make(context, params):
+    context.log.info("asked")
+    team, pairs = context.options["team"], context.options["pairs"]
+    raise ConfigurationError(Problem("a test", f"{context.run_id} {team} {pairs}"))
+
+
+@hookimpl
+def elastic_rendezvous_backends():
+    return [RendezvousBackendRecord("paid", "a test", make, (Option("pairs", int, 2, "how many"),))]
+"""
+
+
+def test_backend_gets_its_plugin_s_context(put_on_path):
+    put_on_path("payer", {"elastic": ["payer = payer_backend"]}, {"payer_backend": PLUGIN})
+    with pytest.raises(ConfigurationError, match="job blue 3"):
+        get_rendezvous_handler(parameters("paid", pairs="3"))
