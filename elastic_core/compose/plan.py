@@ -179,7 +179,7 @@ class Plan:
             name = self.settings.rdzv_backend
             reason = f"the backend {name!r} has no store to serve; backends that have one: {able}"
             raise ConfigurationError(Problem("--rdzv-backend", reason))
-        made = serve(endpoint, nodes)
+        made = serve(self._context(self.backend), endpoint, nodes)
         return cast("StoreServer", AttributedProxy(made, ("start",), self.backend.provided, HELPED))
 
     def _backends(self, is_able: Callable[[RendezvousBackendRecord], bool]) -> str:

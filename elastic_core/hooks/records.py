@@ -154,9 +154,9 @@ class RendezvousBackendRecord(Record):
             In the parameters, the node counts are placeholders, and `node` is None. The option `join_timeout`, if
             declared, limits the seconds that connecting may take. If `open_backend` is None, these commands do not
             support this backend.
-        serve: creates a store server for `elastic serve`. It receives the endpoint (`host:port`; `0.0.0.0` means all
-            addresses) and the number of nodes to support. If `serve` is None, `elastic serve` does not support
-            this backend.
+        serve: creates a store server for `elastic serve`. It also receives the endpoint (`host:port`; `0.0.0.0` means
+            all addresses) and the number of nodes to support. If `serve` is None, `elastic serve` does not support this
+            backend.
         forkable: whether the agent's process may be forked while the handler exists, as the start method `fork` does to
             run functions. Set it to False if the client has threads or connections that do not survive a fork.
         defaults: returns values for settings that the user has not set, such as the endpoint. The result maps fields of
@@ -177,7 +177,7 @@ class RendezvousBackendRecord(Record):
 
     factory: Callable[[Context, RendezvousParameters], RendezvousHandler]
     open_backend: Callable[[Context, RendezvousParameters], RendezvousBackend] | None = None
-    serve: Callable[[str, int], StoreServer] | None = None
+    serve: Callable[[Context, str, int], StoreServer] | None = None
     forkable: bool = True
     defaults: Callable[[Settings], Mapping[str, tuple[Any, str]]] | None = None
     problems: Callable[[Settings], Iterable[Problem]] | None = None

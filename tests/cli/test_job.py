@@ -33,7 +33,7 @@ class Away(StateOnlyBackend):
 
 
 class Server:
-    def __init__(self, endpoint, nodes):
+    def __init__(self, context, endpoint, nodes):
         self.endpoint, self.nodes = endpoint, nodes
 
     def start(self):

@@ -120,7 +120,9 @@ def test_backend_without_a_server_is_an_error(plugins):
     able = RendezvousBackendRecord("toy", "a test", print, serve=lambda *given: asked.append(given) or Server())
     manager = plugins(able, RendezvousBackendRecord("homeless", "a test", print))
     assert plan_of(Settings(rdzv_backend="toy"), manager).store_server("h:1", 7).endpoint == "here:1"
-    assert asked == [("h:1", 7)]
+    [(context, *given)] = asked
+    assert given == ["h:1", 7]
+    assert context.settings["rdzv_backend"] == "toy"
     homeless = plan_of(Settings(rdzv_backend="homeless"), manager)
     with pytest.raises(ConfigurationError, match=r"'homeless' has no store to serve; backends that have one: toy"):
         homeless.store_server("h:1", 7)

@@ -102,7 +102,7 @@ def _open(context: Context, params: RendezvousParameters) -> RendezvousBackend:
     return open_backend(params)
 
 
-def _serve(endpoint: str, max_nodes: int) -> StoreServer:
+def _serve(context: Context, endpoint: str, max_nodes: int) -> StoreServer:
     from elastic_c10d.server import StoreServer
 
     return StoreServer(endpoint, max_nodes)

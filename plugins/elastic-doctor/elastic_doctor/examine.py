@@ -236,7 +236,7 @@ class Examination:
         case if a server is already running or if this machine may not host the store."""
         server = None
         if self.options.peers and not around.is_served and around.may_host and record.serve is not None:
-            server = record.serve(self.settings.rdzv_endpoint, self.nodes)
+            server = self.plan.store_server(self.settings.rdzv_endpoint, self.nodes)
             try:
                 server.start()
             except ConfigurationError:  # another doctor on this machine has started the store first

@@ -191,7 +191,7 @@ def test_doctor_on_the_store_host_serves_the_store_to_peers(examine, memory_back
         endpoint = f"127.0.0.1:{sock.getsockname()[1]}"
         doctor_options = DoctorOptions(peers=1, timeout=60.0)
         findings = examine(
-            opened, doctor_options, lambda endpoint, nodes: Server(endpoint, calls), rdzv_endpoint=endpoint
+            opened, doctor_options, lambda context, endpoint, nodes: Server(endpoint, calls), rdzv_endpoint=endpoint
         )
     assert calls == [f"serves at {endpoint}", "job", "job.doctor", "stops"]
     assert findings["peers"][1].startswith("1 doctor joined")
