@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from elastic_core.plugin import hookimpl
@@ -13,17 +14,19 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import TracerProvider
 
-    from elastic_core.plugin import Context, Recovered
+    from elastic_core.plugin import Context, Recovered, WorkerExited
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
 class _OfAgent(threading.local):
     """One agent's state. It is local to a thread, because each agent calls hooks in its own thread. `asked` is True
-    once the agent has looked for an exporter."""
+    once the agent has looked for an exporter. `exits` lists the worker exits since the last recovery, with their times
+    in seconds since the epoch."""
 
     asked = False
     provider: TracerProvider | None = None
+    exits: tuple[tuple[float, WorkerExited], ...] = ()
 
 
 class RecoverySpans:
@@ -48,16 +51,23 @@ class RecoverySpans:
             context.log.warning("spans lost", reason=f"no OpenTelemetry exporter {name!r} is installed")
 
     @hookimpl
+    def elastic_worker_exited(self, fact: WorkerExited) -> None:
+        if self._agent.provider is not None:
+            self._agent.exits += ((time.time(), fact),)
+
+    @hookimpl
     def elastic_recovered(self, fact: Recovered) -> None:
         if self._agent.provider is not None:
             from elastic_otel.spans import make_spans
 
-            make_spans(self._agent.provider.get_tracer("elastic_core"), fact)
+            exits, self._agent.exits = self._agent.exits, ()
+            make_spans(self._agent.provider.get_tracer("elastic_core"), fact, exits)
 
     @hookimpl
     def elastic_agent_finished(self) -> None:
         """Export the remaining spans."""
-        provider, self._agent.asked, self._agent.provider = self._agent.provider, False, None
+        provider = self._agent.provider
+        vars(self._agent).clear()  # another agent may run in this thread later
         if provider is not None:
             from elastic_otel.spans import shut_down
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import pytest
 from elastic_otel.plugin import RecoverySpans
@@ -15,7 +16,7 @@ from elastic_core.compose.plan import plan_of
 from elastic_core.compose.policy import script_entry
 from elastic_core.config import settings_from
 from elastic_core.hooks.manager import PluginManager
-from elastic_core.plugin import Context, Recovered, Recovery
+from elastic_core.plugin import Context, Recovered, Recovery, WorkerExited
 
 EPOCH = 1_700_000_000
 
@@ -53,6 +54,36 @@ def test_each_recovery_is_a_span_with_a_child_for_each_part():
     assert seconds == [(6.5, 7.0), (7.0, 8.0), (8.0, 10.0), (10.0, 13.0), (6.5, 13.0)]
 
 
+def test_recovery_has_an_event_for_each_worker_exit(exporters):
+    spans = RecoverySpans({"OTEL_TRACES_EXPORTER": "kept"})
+    spans.elastic_round_formed(Context())
+    begun = time.time_ns()
+    spans.elastic_worker_exited(WorkerExited("job", 4, 1, 3))
+    spans.elastic_worker_exited(WorkerExited("job", 4, 0, -9, stopped=True))
+    ended = time.time_ns()
+    for number in (5, 6):
+        spans.elastic_recovered(recovered(number))
+    spans.elastic_worker_exited(WorkerExited("job", 6, 0, 1))
+    spans.elastic_agent_finished()
+    spans.elastic_round_formed(Context())  # of the next agent in this thread
+    spans.elastic_recovered(recovered(1))
+    spans.elastic_agent_finished()
+    assert [(event.name, dict(event.attributes)) for event in exporters.events] == [
+        ("worker exited", exit_attributes(4, 1, 3, False)),
+        ("worker exited", exit_attributes(4, 0, -9, True)),
+    ]
+    assert all(begun - 1000 <= event.timestamp <= ended for event in exporters.events)  # a float has 2**-22 s here
+
+
+def exit_attributes(number, local_rank, exit_code, stopped):
+    return {
+        "elastic.round": number,
+        "elastic.local_rank": local_rank,
+        "elastic.exit_code": exit_code,
+        "elastic.stopped": stopped,
+    }
+
+
 @pytest.fixture
 def export_one_recovery():
     """A function that runs the hooks for one recovery, with the given environment variables."""
@@ -72,12 +103,13 @@ import threading
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-seen, closed = [], threading.Event()
+seen, events, closed = [], [], threading.Event()
 
 
 class Keeping(SpanExporter):
     def export(self, spans):
         seen.extend(span.name for span in spans)
+        events.extend(event for span in spans for event in span.events)
         return SpanExportResult.SUCCESS
 
     def shutdown(self):
@@ -172,3 +204,5 @@ def test_job_exports_its_recoveries(exporters, monkeypatch):
     assert not restarted_job(os.environ).is_failed()
     assert exporters.closed.wait(60)  # the job does not wait for a slow exporter
     assert exporters.seen[-1] == "recovery"
+    (exit_,) = exporters.events
+    assert dict(exit_.attributes) == exit_attributes(1, 0, 1, False)
