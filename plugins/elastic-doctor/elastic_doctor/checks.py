@@ -1,5 +1,5 @@
-"""This package's health checks: the kernel, the process limit, and shared memory. `elastic doctor` runs them before a
-job, and a running job's health endpoint shows their results."""
+"""This package's health checks: Python, the kernel, the process limit, and shared memory. `elastic doctor` runs them
+before a job, and a running job's health endpoint shows their results."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ _MIB = 1 << 20
 _PIDFD_SINCE = (5, 3)
 
 
+def python(context: Context) -> CheckResult:
+    """Report the Python interpreter."""
+    return CheckResult(CheckLevel.OK, python_version())
+
+
 def kernel(context: Context) -> CheckResult:
     """Check the operating system and its kernel. Without pidfd, the agent needs one thread per worker."""
     return judged_kernel(platform.system(), platform.release(), usable_cpus())
@@ -37,6 +42,13 @@ def process_limit(context: Context) -> CheckResult:
 def shared_memory(context: Context) -> CheckResult:
     """Check /dev/shm, which NCCL and torch's data loaders use."""
     return judged_shared_memory(free_memory("/dev/shm"))
+
+
+CHECKS = {"python": python, "kernel": kernel, "process-limit": process_limit, "shared-memory": shared_memory}
+
+
+def python_version() -> str:
+    return f"{platform.python_implementation()} {platform.python_version()}"
 
 
 def free_memory(folder: str) -> int | None:

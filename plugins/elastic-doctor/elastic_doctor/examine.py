@@ -41,6 +41,7 @@ from elastic_core.plugin import (
     described_error,
 )
 from elastic_doctor import machine
+from elastic_doctor.checks import python_version
 from elastic_doctor.finding import Check, Finding, Level, fault, note, ok, warning
 from elastic_doctor.network import judged_store_absence, listening, meets_itself, surroundings_of
 from elastic_doctor.peers import Announcement, Doctor, cannot_reach, judged_peers
@@ -119,7 +120,6 @@ class Examination:
         record = self.plan.manager.backend_named(settings.rdzv_backend)
         around = surroundings_of(settings, record, self.nodes, self.options.timeout, self.clock)
         yield from around.findings
-        yield ok(Check.PYTHON, machine.python_version())
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         yield machine.judged_files(soft, hard, self.nodes if around.may_host else 0)
         yield from self._checks()
@@ -129,7 +129,7 @@ class Examination:
             found = machine.Torch(problem=f"no answer within {2 * for_torch:g} s")
         yield from machine.judged_torch(found, workers)
         if record is not None and RendezvousBackendRecord in self.plan.chosen:
-            versions = {CORE: own_version(), "Python": machine.python_version(), "torch": found.version or "none"}
+            versions = {CORE: own_version(), "Python": python_version(), "torch": found.version or "none"}
             yield from self._store(record, around, versions)
 
     def _unusable(self) -> Iterator[Finding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -38,10 +37,6 @@ has = [name for name in {_BACKENDS} if there and getattr(d, f"is_{{name}}_availa
 print(json.dumps({{"version": torch.__version__, "backends": has, "devices": count(sys.argv[1])}}))
 """
 )
-
-
-def python_version() -> str:
-    return f"{platform.python_implementation()} {platform.python_version()}"
 
 
 def judged_files(soft: int, hard: int, nodes: int) -> Finding:

@@ -18,30 +18,22 @@ def _run(context: Context, words: Sequence[str]) -> int:
     return run(context, words)
 
 
-def _kernel(context: Context) -> CheckResult:
-    from elastic_doctor import checks
+def _record(name: str, summary: str) -> HealthCheckRecord:
+    def check(context: Context) -> CheckResult:
+        from elastic_doctor.checks import CHECKS
 
-    return checks.kernel(context)
+        return CHECKS[name](context)
 
-
-def _process_limit(context: Context) -> CheckResult:
-    from elastic_doctor import checks
-
-    return checks.process_limit(context)
-
-
-def _shared_memory(context: Context) -> CheckResult:
-    from elastic_doctor import checks
-
-    return checks.shared_memory(context)
+    return HealthCheckRecord(name, summary, check)
 
 
 @hookimpl
 def elastic_health_checks() -> list[HealthCheckRecord]:
     return [
-        HealthCheckRecord("kernel", "the kernel supports watching workers without threads", _kernel),
-        HealthCheckRecord("process-limit", "the limit of processes and threads is sufficient", _process_limit),
-        HealthCheckRecord("shared-memory", "/dev/shm has enough free space", _shared_memory),
+        _record("python", "the Python interpreter"),
+        _record("kernel", "the kernel supports watching workers without threads"),
+        _record("process-limit", "the limit of processes and threads is sufficient"),
+        _record("shared-memory", "/dev/shm has enough free space"),
     ]
 
 

@@ -92,7 +92,7 @@ def test_plugin_allowlist_does_not_block_the_doctor(capsys, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     assert cli.main(["doctor", "--json", "--plugins=elastic-c10d"]) == 0
     checks = [finding["check"] for finding in json.loads(capsys.readouterr().out)["findings"]]
-    assert {"kernel", "process-limit", "shared-memory"} <= set(checks)
+    assert {"python", "kernel", "process-limit", "shared-memory"} <= set(checks)
 
 
 @pytest.mark.integration

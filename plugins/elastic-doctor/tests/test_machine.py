@@ -75,7 +75,7 @@ def test_store_host_needs_more_files():
 
 
 class TestOwnChecks(HealthCheckContract):
-    @pytest.fixture(params=["kernel", "process-limit", "shared-memory"])
+    @pytest.fixture(params=["python", "kernel", "process-limit", "shared-memory"])
     def check(self, request):
         manager = PluginManager.load({})
         (provided,) = [item for item in manager.records(HealthCheckRecord) if item.record.name == request.param]

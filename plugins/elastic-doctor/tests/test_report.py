@@ -106,7 +106,7 @@ def test_reachable_store_is_ok_and_not_written_to(examine, memory_backend):
     findings = examine(lambda params: backend)
     assert findings["store"][0] == "ok"
     assert findings["run-id"] == ("ok", "the id 'job' is unused")
-    assert {"versions", "plugins", "backend", "python", "file-limit", "torch"} <= set(findings)
+    assert {"versions", "plugins", "backend", "file-limit", "torch"} <= set(findings)
     assert backend.writes == 0
 
 
