@@ -58,7 +58,7 @@ FOLLOWED = {
 """Pages of which another test reads every block."""
 
 NOT_RUN = [
-    ("docs/project/support.md", "elastic doctor", "four machines; tests/e2e/test_doctor.py has doctors that meet"),
+    ("docs/project/support.md", "elastic doctor", "four machines; test_jobs_store.py of elastic-doctor has two"),
     ("CONTRIBUTING.md", "python -m venv", "an index; tests/packaging installs the wheels"),
     ("docs/start/two-machines.md", "kill -KILL %1", "a terminal's job; tests/docs/test_start.py kills its agent"),
     ("docs/start/install.md", "pip install torch", "torch's own index"),
@@ -70,7 +70,7 @@ NOT_RUN = [
     ("docs/project/benchmarks.md", "tox run -e bench", "hours; tests/benchmarks has parts of it"),
     ("docs/project/benchmarks.md", "benchmarks.gpu", "a GPU; tests/benchmarks/test_gpu_rehearsal.py runs it without"),
     ("docs/project/campaign.md", "tox run -e campaign", "half an hour; tests/e2e/test_campaign.py has shorter ones"),
-    ("docs/guides/doctor.md", "srun elastic doctor", "Slurm; in tests/e2e/test_doctor.py doctors meet without it"),
+    ("docs/guides/doctor.md", "srun elastic doctor", "Slurm; in test_jobs_store.py of elastic-doctor, two meet"),
     ("docs/guides/monitoring.md", "ssh -L", "another machine, and a cluster of Kubernetes"),
     ("docs/guides/monitoring.md", "sum by (cause)", "a Prometheus server; test_blocks.py looks up its metrics"),
     ("docs/guides/operating.md", "elastic explain", "a job; the status of docs/guides/several-nodes.md is run"),
@@ -105,6 +105,7 @@ TORCH = r"node0|torchrun|import torch"
 """What a block has that needs torch."""
 
 NEEDS = {
+    "elastic doctor": "elastic_doctor",
     "node0": "elastic_c10d",
     "etcd": "elastic_etcd",
     "etcd-legacy": "elastic_etcd_legacy",

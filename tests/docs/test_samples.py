@@ -1,4 +1,4 @@
-"""Samples of log lines, findings and reports on the pages match the actual output."""
+"""Samples of log lines and reports on the pages match the actual output."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import io
 import json
 import re
 import shlex
-from dataclasses import replace
 
 import pytest
 from blocks import block_of, free_port
-from elastic_doctor.finding import Check, Finding, Level, as_text
 
 from elastic_core import log
-from elastic_core.config import NodeRange, Settings
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 LINE = re.compile(rf"({TIME}) (\w+) +([a-z ]+): (.*)")
@@ -63,22 +60,6 @@ def test_first_log_lines_match_the_page(shell):
     assert shown.pop("still waiting")
     assert shown == {event: there[event] for event in shown}
     assert 'reason="the last call is over"' in said
-
-
-DOCTOR = [
-    ("docs/guides/doctor.md", "nothing listens at"),
-    ("docs/guides/doctor.md", "doctors joined, and all can connect to each other"),
-]
-ROW = re.compile(r"(\w+) +([a-z-]+)  +(\S.*)\n(?: +-> (.*)\n)?")
-
-
-@pytest.mark.parametrize(("page", "words"), DOCTOR)
-def test_documented_findings_match_the_doctor(page, words):
-    block = block_of(page, words)
-    findings = [Finding(Level(level), Check(check), told, more) for level, check, told, more in ROW.findall(block)]
-    settings = replace(Settings(), nnodes=NodeRange(2, 4), rdzv_backend="c10d", rdzv_endpoint="node0:29400")
-    printed = as_text("node1", settings, findings)
-    assert printed == block if block.startswith("node1: ") else block in printed
 
 
 FAILS = """\

@@ -1,8 +1,8 @@
 """Searches for inputs that break a target: `python tests/fuzz/run.py [RUNS [TARGET...]]`.
 
 Each target gets this many inputs, in a separate process. The fuzzer starts from the seeds and from past findings, and
-continues from inputs that reached new code in the readers or in their libraries. It stores findings in `kept/TARGET/`,
-where `test_targets.py` tries them from then on; the exit code is 1 then.
+continues from inputs that reached new code in the readers or in their libraries. It stores findings in `kept/TARGET/`
+next to the target's file, where `test_targets.py` tries them from then on; the exit code is 1 then.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+if TYPE_CHECKING:
+    from fuzz.targets import Target
 
 RUNS = 20_000
 SEED = 1
 LIMITS = ("-timeout=2", "-rss_limit_mb=1024", "-max_len=4096")
 """On a busy machine, an input that takes a moment may take a second."""
-FOLLOWED = ["elastic_core", "elastic_c10d", "elastic_etcd", "elastic_etcd_legacy", "elastic_file_timer",
-            "elastic_http_health", "elastic_notices", "elastic_warm", "h11", "tomllib"]  # fmt: skip
 _TALK = re.compile(r"^(INFO|WARNING|#\d+).*\n", re.M)
 _ESCAPE = "\\x{:02x}".format
 _DONE = re.compile(r"^Done (\d+) runs", re.M)
@@ -31,27 +32,26 @@ _DONE = re.compile(r"^Done (\d+) runs", re.M)
 
 def main(runs: int = RUNS, *names: str) -> int:
     """Prints a line for each target. Returns the exit code."""
-    from fuzz import plugin_targets  # noqa: F401 - they enter the table
-    from fuzz.targets import TARGETS
+    from fuzz.installed import load_targets
 
+    targets = load_targets()
     print(f"{runs} inputs for each target, from seed {SEED}", flush=True)
     defects = 0
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
-        for name in names or TARGETS:
-            defects += not searched(name, runs, Path(folder))
+        for name in names or targets:
+            defects += not searched(name, targets[name], runs, Path(folder))
     print(f"{defects} targets with a defect")
     return int(defects > 0)
 
 
-def searched(name: str, runs: int, folder: Path) -> bool:
+def searched(name: str, target: Target, runs: int, folder: Path) -> bool:
     """Returns whether the target has no defect."""
-    from fuzz.targets import TARGETS
     from fuzz.tokens import TOKENS
 
-    kept, corpus, words = HERE / "kept" / name, folder / "corpus" / name, folder / "words"
+    kept, corpus, words = target.kept, folder / "corpus" / name, folder / "words"
     kept.mkdir(parents=True, exist_ok=True)
     corpus.mkdir(parents=True)
-    for number, seed in enumerate(TARGETS[name].seeds):
+    for number, seed in enumerate(target.seeds):
         (corpus / f"seed{number}").write_bytes(seed)
     words.write_text("".join(f'"{"".join(map(_ESCAPE, token))}"\n' for token in TOKENS if token))
     command = [sys.executable, __file__, "--one", name, str(corpus), str(kept), f"-runs={runs}", f"-seed={SEED}"]
@@ -74,14 +74,14 @@ def searched(name: str, runs: int, folder: Path) -> bool:
 def search_one(name: str, arguments: list[str]) -> None:
     """Run the search, which ends this process."""
     import atheris
+    from fuzz.installed import PLUGINS, load_targets
 
-    with atheris.instrument_imports(include=FOLLOWED):
-        from fuzz import plugin_targets  # noqa: F401 - they enter the table
-        from fuzz.targets import TARGETS
+    with atheris.instrument_imports(include=["elastic_core", *PLUGINS, "h11", "tomllib"]):
+        target = load_targets()[name]
 
         from elastic_core import log
     log.configure(level="critical")
-    atheris.Setup([sys.argv[0], *arguments], TARGETS[name])
+    atheris.Setup([sys.argv[0], *arguments], target)
     atheris.Fuzz()
 
 

@@ -2,8 +2,9 @@
 reader accepts its bytes or raises one of its own exceptions; anything else is a defect, as is an input that takes more
 than a second, or a disproportionate amount of memory.
 
-`test_targets.py` tries each reader with Hypothesis and with past findings (`kept/TARGET/`); `run.py`, which is `tox run
--e fuzz`, lets a fuzzer look for inputs that reach new code.
+The core's readers are here, a plugin's in `plugins/*/tests/fuzz_targets.py`. `test_targets.py` tries each reader with
+Hypothesis and with past findings (`kept/TARGET/` next to the reader's file); `run.py`, which is `tox run -e fuzz`, lets
+a fuzzer look for inputs that reach new code.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
-from elastic_doctor import peers
 from elastic_testing import FakeClock, MemoryBackend, SharedMemory
 
 from elastic_core import config, report
@@ -66,11 +66,13 @@ LONGEST_WORD = 4000
 
 @dataclass(frozen=True)
 class Target:
-    """`read` may raise only `ours`; a search starts from `seeds`."""
+    """`read` may raise only `ours`; a search starts from `seeds` and from `kept`."""
 
     read: Callable[[bytes], object]
     ours: tuple[type[Exception], ...]
     seeds: tuple[bytes, ...]
+    kept: Path
+    """The folder of past findings."""
 
     def __call__(self, data: bytes) -> None:
         try:
@@ -87,7 +89,8 @@ def target(ours, *seeds):
     """Decorator that adds a function to the targets under its name, with `-` for `_`."""
 
     def enter(read):
-        TARGETS[read.__name__.replace("_", "-")] = Target(read, ours, seeds)
+        name = read.__name__.replace("_", "-")
+        TARGETS[name] = Target(read, ours, seeds, Path(read.__code__.co_filename).parent / "kept" / name)
         return read
 
     return enter
@@ -226,18 +229,6 @@ def store_info(data):
     store.set("MASTER_ADDR", address)
     store.set("MASTER_PORT", port)
     RendezvousStoreInfo.build(1, store)
-
-
-@target(
-    (),
-    peers.encoded(peers.Announcement("a", "10.0.0.1", 1, {"python": "3"})),
-    b'{"version": 1, "port": Infinity}',
-    DEEP,
-)
-def card(data):
-    """The announcements that doctors exchange."""
-    found = peers.decoded(data)
-    assert found is None or all(map(printable, (found.name, found.address)))
 
 
 # -- stores

@@ -4,17 +4,16 @@ each run; `tox run -e fuzz` searches for others."""
 from __future__ import annotations
 
 import tracemalloc
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from fuzz import plugin_targets  # noqa: F401 - they enter the table
-from fuzz.targets import TARGETS, Target
+from fuzz.installed import load_targets
+from fuzz.targets import Target
 from fuzz.tokens import TOKENS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-KEPT = Path(__file__).parent / "kept"
+TARGETS = load_targets()
 EACH = pytest.mark.parametrize("name", TARGETS)
 few = settings(derandomize=True, max_examples=40)
 
@@ -30,14 +29,10 @@ def _changed(seed, changes):
     return seed
 
 
-def kept(name):
-    """Past findings for this target, in order of their names."""
-    return sorted((KEPT / name).glob("*"))
-
-
 @EACH
 def test_seeds_and_past_findings_pass(name):
-    for data in (b"", *TARGETS[name].seeds, *(path.read_bytes() for path in kept(name))):
+    findings = sorted(TARGETS[name].kept.glob("*"))
+    for data in (b"", *TARGETS[name].seeds, *(path.read_bytes() for path in findings)):
         tracemalloc.start()
         try:
             TARGETS[name](data)
@@ -58,9 +53,9 @@ def test_arbitrary_input_is_accepted_or_refused(name, data):
 
 def test_unexpected_or_long_errors_are_defects():
     with pytest.raises(KeyError):
-        Target({}.__getitem__, (ValueError,), ())(b"x")
+        Target({}.__getitem__, (ValueError,), (), Path())(b"x")
     with pytest.raises(AssertionError, match="an error of 5000 characters"):
-        Target(_talkative, (ValueError,), ())(b"x")
+        Target(_talkative, (ValueError,), (), Path())(b"x")
 
 
 def _talkative(data):
@@ -68,7 +63,5 @@ def _talkative(data):
 
 
 def test_every_past_finding_has_a_target():
-    installed = {"elastic_c10d", "elastic_etcd", "elastic_etcd_legacy", "elastic_http_health", "elastic_file_timer"}
-    installed |= {"elastic_warm"}
-    if all(map(find_spec, installed)):
-        assert {path.name for path in KEPT.iterdir()} <= TARGETS.keys()
+    kept = {folder for target in TARGETS.values() for folder in target.kept.parent.glob("*")}
+    assert kept <= {target.kept for target in TARGETS.values()}

@@ -1,5 +1,5 @@
-"""Foreign answers and log lines, where `tests/fuzz/` does not reach: on the way through the client, the probe and the
-store, which return a value or raise one of our errors."""
+"""Foreign answers and log lines, where `fuzz_targets.py` does not reach: on the way through the client, the probe and
+the store, which return a value or raise one of our errors."""
 
 from __future__ import annotations
 
