@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -179,6 +180,9 @@ class SlowConsole(FakeWorkers):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.reader, self.writer = os.pipe()
+        self.pipe = contextlib.ExitStack()
+        for end in (self.reader, self.writer):
+            self.pipe.callback(os.close, end)
         self.waits = 0
 
     def drain(self):
@@ -190,9 +194,7 @@ class SlowConsole(FakeWorkers):
         os.write(self.writer, b"!")
 
     def close(self):
-        if not self._closed:
-            os.close(self.reader)
-            os.close(self.writer)
+        self.pipe.close()  # closes each end only once
         super().close()
 
 

@@ -185,7 +185,7 @@ def test_signal_during_a_stop_prevents_the_next_rendezvous(result, waiting, make
     class SignaledWhileStopping(PolledAgent):
         def _stop_workers(self, worker_group):
             self.receive_signal(signal.SIGTERM)
-            self._events.wait((), None)  # like the local agent: the signal is handled while its workers exit
+            self._wait_for_events()  # like the local agent: the signal is handled while its workers exit
             super()._stop_workers(worker_group)
 
     handler = scripted_handler(waiting=waiting)

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 ENDPOINT = "127.0.0.1:1"
 FAILURE = {0: ProcessFailure(0, 1, 1, global_rank=0)}
-OPERATIONS = ("set", "add", "compare_set", "check", "delete_key", "multi_get")
+WRITES = ("set", "add", "compare_set")
+OPERATIONS = (*WRITES, "check", "delete_key", "multi_get")
 EVENTS = ("crash", "restart", "fail", "leave", "answer lost", "never done", "done late", "forget", "freeze")
 MOST_STEPS = 60_000
 KEEPERS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -75,7 +76,20 @@ class Place:
         self.alive = True
         self.kept = False  # whether its host gave up handing it over and has recorded that
         self.lives = 0
+        self.keys: dict[str, None] = {}  # those that have been written; some may be deleted
         self.before: dict[str, bytes] = {}
+
+    def operate(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        if name in WRITES:
+            self.keys[arguments[0]] = None
+        if name != "multi_get":
+            return getattr(self.store, name)(*arguments)
+        if not self.store.check(arguments[0]):
+            raise TimeoutError("timeout")
+        return [self.store.get(key) for key in arguments[0]]
+
+    def data(self) -> dict[str, bytes]:
+        return {key: self.store.get(key) for key in self.keys if self.store.check([key])}
 
     def holds_the_record_of_its_move(self) -> bool:
         """Return whether the store records that no node has taken it over. There is no record if the host was
@@ -92,11 +106,11 @@ class Connection(StoreConnection):
         self.machine, self.place, self.broken = machine, place, False
         self._world = world
 
-    def check(self) -> MemoryStore:
+    def check(self) -> Place:
         if self.broken or self.place is None or not self.place.alive or self.machine.dead:
             self.broken = self.place is not None
             raise BrokenPipeError("the connection broke")
-        return self.place.store
+        return self.place
 
     def fetch(self, key: str, timeout: float, closed: threading.Event) -> bytes | None:
         until = self._world.clock.now() + timeout
@@ -105,7 +119,7 @@ class Connection(StoreConnection):
             if closed.is_set():
                 return None
             if self.place is not None:
-                store = self.check()
+                store = self.check().store
                 if store.check([key]):
                     return store.get(key)
             if self._world.clock.now() >= until:
@@ -133,25 +147,17 @@ class Client:
 
         def call(*arguments: Any) -> Any:
             fault = self._world.pause(self._connection.machine, following=(name, str(arguments[0])))
-            store = self._connection.check()
+            place = self._connection.check()
             if not fault:
-                return operate(store, name, arguments)
+                return place.operate(name, arguments)
             self._connection.broken = True
             if fault == "answer lost":
-                operate(store, name, arguments)
+                place.operate(name, arguments)
             elif fault == "done late":
-                self._world.late.append((self._connection.place, name, arguments))
+                self._world.late.append((place, name, arguments))
             raise BrokenPipeError(fault)
 
         return call
-
-
-def operate(store: MemoryStore, name: str, arguments: tuple[Any, ...]) -> Any:
-    if name != "multi_get":
-        return getattr(store, name)(*arguments)
-    if not store.check(arguments[0]):
-        raise TimeoutError("timeout")
-    return [store.get(key) for key in arguments[0]]
 
 
 class Machine:
@@ -176,6 +182,7 @@ class Machine:
         self.running = self.leaving = False
         self.stops_at: float | None = None
         self.frozen_until = 0.0
+        self.step: Operation | Idle | None = None  # the last one that its node chose
         self.told: Any = None
         self.handed_over: bool | None = None
         self.closes_at = self.closes_by = 0.0
@@ -336,7 +343,7 @@ class Below:
         self.serving = serving
         self.together = together
         self.places: dict[str, Place] = {}
-        self.late: list[tuple[Place | None, str, tuple[Any, ...]]] = []
+        self.late: list[tuple[Place, str, tuple[Any, ...]]] = []
         self.threads: list[Thread] = []
         self._back = threading.Semaphore(0)
         self._known: dict[threading.Thread, Thread] = {}
@@ -483,9 +490,9 @@ class Below:
                     quiet_since = self.clock.now()
                 if self.late and self.random.random() < 0.02:
                     place, name, arguments = self.late.pop(self.random.randrange(len(self.late)))
-                    if place is not None and place.alive and name != "multi_get":
+                    if place.alive and name != "multi_get":
                         self.story.append(f"{self.clock.now():.2f} {name} {arguments} is done late")
-                        operate(place.store, name, arguments)
+                        place.operate(name, arguments)
                 self._step()
             self._check_settled(store_survives)
         finally:
@@ -526,7 +533,7 @@ class Below:
         if not machine.acts or "node" in machine.threads:
             return
         now, node = self.clock.now(), machine.node
-        step = node.next(now)
+        step = machine.step = node.next(now)
         machine.looks()
         if not machine.acts:
             return
@@ -676,7 +683,7 @@ class Below:
         if place is None:
             return False
         if not place.before:
-            place.before = dict(place.store._values)
+            place.before = place.data()
             return False
         return self._forget_data(place.before)
 
@@ -725,7 +732,7 @@ class Below:
             f"{m.key}: {'acts' if m.acts else 'gone'} at {m.where}, round {m.node.membership.round} "
             f"running={m.running} joins={m.node.membership.joins} leaving={m.leaving} leads={m.node.election.leading} "
             f"state={m.node.state and (m.node.state.round, m.node.state.open, m.node.state.seats.keys)} "
-            f"outage={m.node.connection.outage} fault={m.node.fault} asked={m.node._asked} hosts={m.hosts}"
+            f"outage={m.node.connection.outage} fault={m.node.fault} step={m.step} hosts={m.hosts}"
             for m in self.machines
         ]
         places = [f"{p.where}: {'alive' if p.alive else 'dead'}, of {p.host.key}" for p in self.places.values()]

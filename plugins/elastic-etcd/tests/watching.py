@@ -33,7 +33,7 @@ class Followed(Reflector):
 
     def established(self):
         """Wait until the watch is established."""
-        self.until(lambda: self._following)
+        self.until(lambda: self.follows)
         return self
 
     def until(self, is_so, timeout=LONG):

@@ -13,9 +13,13 @@ import threading
 import warnings
 from pathlib import Path
 from signal import SIGKILL
+from typing import TYPE_CHECKING
 
 from elastic_core.plugin import Instant, SystemClock, TimerClient, later, process_start_time
 from elastic_file_timer.request import LONGEST, FileTimerRequest
+
+if TYPE_CHECKING:
+    from elastic_core.plugin import Clock
 
 TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
 RUN_ID = "TORCHELASTIC_RUN_ID"
@@ -36,6 +40,7 @@ class FileTimerClient(TimerClient):
             requests.
         patience: the maximum number of seconds that `acquire` waits for a server and for space in the pipe, and that
             `release` waits for space.
+        clock: defaults to the system clock.
     """
 
     def __init__(
@@ -44,11 +49,13 @@ class FileTimerClient(TimerClient):
         signal: int = SIGKILL,
         run_id: str | None = None,
         patience: float = 2.0,
+        clock: Clock | None = None,
     ) -> None:
         self._path = str(Path(file_path).absolute())
         self._signal = int(signal)
         self._run_id = run_id
         self._patience = patience
+        self._clock = clock or SystemClock()
         self._outlet: _Outlet | None = None
         self._me: tuple[int, int | None] = (0, None)
         self._unsent: dict[str, None] = {}
@@ -68,8 +75,8 @@ class FileTimerClient(TimerClient):
         """
         if not (math.isfinite(expiration_time) and expiration_time >= 0):
             raise ValueError(f"expected seconds since the epoch, found {expiration_time!r}")
-        left = expiration_time - _CLOCK.timestamp()  # before `now`, so that a delay does not shorten the timer
-        begun = _CLOCK.now()
+        left = expiration_time - self._clock.timestamp()  # before `now`, so that a delay does not shorten the timer
+        begun = self._clock.now()
         deadline = later(begun, left)
         patience = later(begun, self._patience)
         until = begun if self._held else patience
@@ -91,7 +98,7 @@ class FileTimerClient(TimerClient):
     def release(self, scope_id: str) -> None:
         """Release a timer (see `TimerClient.release`). If the request cannot be sent now, it is sent before the next
         timer is acquired."""
-        now = _CLOCK.now()
+        now = self._clock.now()
         self._release(scope_id, server_until=now, room_until=now if self._held else later(now, self._patience))
 
     def _release(self, scope_id: str, server_until: Instant, room_until: Instant) -> None:
@@ -129,7 +136,7 @@ class FileTimerClient(TimerClient):
                     self._wait_for_server(error, server_until)
 
     def _wait_for_server(self, error: OSError, until: Instant) -> None:
-        if error.errno not in _NO_READER or _CLOCK.now() >= until:
+        if error.errno not in _NO_READER or self._clock.now() >= until:
             raise BrokenPipeError(
                 errno.EPIPE,
                 f"no timer server reads the pipe: {error.strerror or error}; is the agent's watchdog still running?",
@@ -138,7 +145,7 @@ class FileTimerClient(TimerClient):
         threading.Event().wait(_AGAIN)
 
     def _wait_for_room(self, outlet: _Outlet | None, until: Instant) -> None:
-        left = until - _CLOCK.now()
+        left = until - self._clock.now()
         if left <= 0:
             raise TimeoutError(
                 errno.ETIMEDOUT,
@@ -184,9 +191,6 @@ class _Outlet:
         with contextlib.suppress(AttributeError, OSError):
             if self._is_open():
                 os.close(self._fd)
-
-
-_CLOCK = SystemClock()
 
 
 def from_environment() -> FileTimerClient:

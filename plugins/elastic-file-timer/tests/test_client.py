@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from elastic_file_timer import FileTimerClient
-from elastic_file_timer import client as client_module
 from elastic_file_timer.client import from_environment
 from elastic_file_timer.pipe import TimerPipe
 from elastic_testing import Background, FakeClock, eventually
@@ -300,13 +299,12 @@ def test_acquire_waits_once_despite_many_unsent_releases(pipe, monkeypatch):
         def poll(self, milliseconds):
             clock.advance(milliseconds / 1000)
 
-    client = FileTimerClient(pipe.path, patience=PATIENCE)
+    client = FileTimerClient(pipe.path, patience=PATIENCE, clock=clock)
     scopes = [f"scope{number}" for number in range(10)]
     for scope in scopes:
         client.acquire(scope, FAR)
     fill(pipe.path)
     with monkeypatch.context() as patched:
-        patched.setattr(client_module, "_CLOCK", clock)
         patched.setattr(select, "poll", Poll)
         for scope in scopes:
             client.release(scope)

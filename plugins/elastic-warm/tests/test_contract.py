@@ -6,13 +6,13 @@ import os
 import sys
 
 import pytest
-from elastic_testing import StarterContract
+from elastic_testing import StarterContract, eventually
 from elastic_warm.learned_imports import LearnedImports
 from elastic_warm.starter import cache_file
 
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import Context
-from elastic_core.interfaces.workers import Work
+from elastic_core.interfaces.workers import Launch, Work
 from elastic_core.plugin import WorkerStarterRecord
 
 pytestmark = [
@@ -62,6 +62,11 @@ class TestWarm(StarterContract):
         return starter_for
 
     def test_worker_starts_warm(self, starter_for, tmp_path):
-        starter = starter_for(self._python("import sys; sys.exit(4 if 'colorsys' in sys.modules else 3)"))
-        assert self._ended(self._start(starter, tmp_path, None, None)) == 4
+        starter = starter_for((sys.executable, "-c", "import sys; sys.exit(4 if 'colorsys' in sys.modules else 3)"))
+        variables = dict(os.environ)
+        starter.prepare(variables, frozenset())
+        with (tmp_path / "mark").open("w") as mark:
+            child = starter.start(Launch(0, variables, None, None, tmp_path / "result", mark.fileno()))
+        eventually(lambda: child.poll() is not None, timeout=60)
+        assert child.poll() == 4
         assert starter.template_pid is not None

@@ -154,11 +154,6 @@ class RoundCache(KeyCache):
                 self._put(pair.key, pair)
 
     @property
-    def follows(self) -> bool:
-        """Whether a watch is open."""
-        return self._following
-
-    @property
     def signs(self) -> tuple[int, int]:
         """The number of interruptions, and the revision at which some node last withdrew another one. If either of them
         changes, this node should check that its entry still exists."""

@@ -169,6 +169,11 @@ class Reflector:
             self._closed = True
         self.forget()
 
+    @property
+    def follows(self) -> bool:
+        """Whether a watch is open."""
+        return self._following
+
     # For subclasses
 
     def _list(self) -> Range:
