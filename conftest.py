@@ -34,9 +34,10 @@ sys.path.insert(0, str(ROOT / "tests"))  # for `warm`
 
 TIERS = ("unit", "integration", "nightly")
 
-FIXTURES = {"etcd", "failed", "listener", "listening", "outcome", "serve", "servers", "shared_servers", "shell"}
-FIXTURES |= {"spawn", "start_process", "traced", "tree", "warm", "wheels"}
-"""A test that uses one of these is an integration test unless it is marked otherwise."""
+FIXTURES = {"listener", "serve", "servers", "shared_servers", "shell", "spawn", "start_process", "warm"}
+"""A test that uses one of these, directly or through another fixture, is an integration test unless it is marked
+otherwise. pytest does not allow marks on fixtures, and many of the files with such tests have unit tests, too, which
+would otherwise need a mark for each test. A file whose tests all start something has the mark instead."""
 
 
 def tier(item):

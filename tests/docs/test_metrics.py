@@ -14,6 +14,8 @@ from elastic_core.interfaces.observer import AgentFinished
 from elastic_core.launch import LaunchConfig, elastic_launch
 from elastic_core.observers import MetricRecorder
 
+pytestmark = pytest.mark.integration
+
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "events.md").read_text().partition("\n## Metrics\n")[2]
 FAIL = "import os; assert os.environ['RANK'] == '0', 'no samples'"
 

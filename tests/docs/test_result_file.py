@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "result-file.md").read_text()
 OF_RUN, OF_FAILURE = PAGE.split("\nA failure:\n")
 TYPES = {

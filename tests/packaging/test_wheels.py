@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import version
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[2]
 VERSION = version.versions()["core"]
 ENTRY_POINTS = {
