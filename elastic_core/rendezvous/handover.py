@@ -45,7 +45,7 @@ STAYS = "stays"
 """Takes the place of the new address if the store stays where it is. The value is not empty, because stores do not
 distinguish an empty value from a missing one when they compare."""
 POINTER_PATIENCE: Duration = 12.0  # seconds without a pointer check after which a store's host is considered gone
-_PAUSES = Backoff(first=0.05, longest=5.0)
+_PAUSES = Backoff(first=0.05, longest=1.0)  # well below the last call, in which a new host waits for other nodes
 _LAST: Duration = 1.0
 _NEVER = "elastic/never"  # a key that no node writes
 
