@@ -232,7 +232,8 @@ def _silent(parse: Parser[Any]) -> Parser[Any]:
         try:
             return parse(raw)
         except ValueError as error:
-            raise ValueError(f"{str(error).partition(', found')[0]}, found {HIDDEN}") from None
+            text = str(error).partition(", found")[0].replace(str(raw) or HIDDEN, HIDDEN)
+            raise ValueError(f"{text}, found {HIDDEN}") from None
 
     return parse_secret
 

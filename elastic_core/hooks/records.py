@@ -60,7 +60,8 @@ class Option:
         least, most: inclusive bounds for a number.
         above: an exclusive lower bound for a number.
         check: receives a typed value that a user has set, and raises ValueError with a message if the value is invalid.
-            The core may call it several times, and reports the message before anything starts. Not for a bool.
+            The core may call it several times, and reports the message before anything starts. If the option is secret,
+            the message does not show the value. A bool option cannot have a check.
     """
 
     name: str
@@ -426,7 +427,7 @@ def _option_problems(option: Option) -> Iterator[str]:
         if not isinstance(bound := getattr(option, name), (int, float, type(None))):
             yield f"option {option.name!r}: expected a number for {name!r}, found {bound!r}"
     if option.check is not None and (option.type is bool or not callable(option.check)):
-        yield f"option {option.name!r}: expected a function as its check, and none for a bool"
+        yield f"option {option.name!r}: `check` must be a function, and a bool option cannot have one"
 
 
 def _fits(option: Option) -> bool:

@@ -30,7 +30,7 @@ _JOB = {
     "rdzv_secret_file": "file with the job's signing secret; required to read a signed job",
 }
 
-_ENDPOINT = "this command requires --rdzv-endpoint=HOST:PORT; a job that runs without an endpoint cannot be asked"
+_ENDPOINT = "this command requires --rdzv-endpoint=HOST:PORT; jobs without an endpoint cannot be observed"
 _NEEDED = {"rdzv_endpoint": _ENDPOINT, "rdzv_id": "this command requires --rdzv-id=ID"}
 
 _LOG = {"log_format": "format of the log on stderr", "log_level": "minimum level of log messages"}

@@ -29,8 +29,9 @@ class Connection:
         asked: when the unanswered operation began; None if there is none.
         since: when the first attempt since the last answer began; None if no answer is outstanding.
         renewed: when the last heartbeat that counts began; None before the first one.
-        belated: when a heartbeat began that was answered only after a failure timeout. By then, the other nodes may
-            have declared this node lost, so it counts only if the state still has this node; None if there is none.
+        belated: when the last heartbeat began that was answered a failure timeout or more after `renewed`. By then, the
+            other nodes may have declared this node lost, so it counts only once a read finds that the known state is
+            still the newest. None if there is none.
         outage: why the store was last unreachable; reset to None when the node has nothing left to do.
         failures: how many attempts have failed since the node last had nothing left to do.
         retry_at: when the next attempt is due; None while attempts succeed.

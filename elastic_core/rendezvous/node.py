@@ -341,12 +341,12 @@ class Node:
         away, silent = before.was_outage(now), before.since
         renews = isinstance(operation, Heartbeat) or (isinstance(operation, Announce) and self.registered is None)
         known = (self.token, self._to_give_back and self._to_give_back[1])
-        confirms = isinstance(operation, ReadState) and answer[1] in known  # a newer one may have been pushed long ago
+        confirms = isinstance(operation, ReadState) and answer[1] in known  # a newer one may predate a suspension
         self.connection = before.answered(now, renews, confirms)
         if self.connection.belated is not None:
             self._state_stale = True
         elif before.belated is not None:
-            self._let_others_first(now)
+            self._delay_heartbeat(now)
         if away:
             self._expect_all_back(now)
             if self._enough is not None:  # members could not rejoin in the meantime, so they get the same time again
@@ -368,9 +368,9 @@ class Node:
         elif isinstance(operation, Heartbeat):
             self._beaten(operation, answer, now)
 
-    def _let_others_first(self, now: Instant) -> None:
+    def _delay_heartbeat(self, now: Instant) -> None:
         """Carry out another operation before the next heartbeat. If the store is slow, the next heartbeat is always
-        due, and heartbeats and the reads that follow them would take all the time."""
+        due, and heartbeats and the reads after them would leave no time for other operations."""
         self._beat_at = max(self._beat_at, later(now, _AFTER))
 
     def broke(self, error: Exception, now: Instant) -> None:
@@ -548,7 +548,7 @@ class Node:
         self.lingers = self.lingers and others
         self._judge(now)
         if isinstance(self._decision, Write):
-            self._let_others_first(now)
+            self._delay_heartbeat(now)
 
     def _on_succession_read(self, keys: list[str], now: Instant) -> None:
         """Presume that the first node in the succession order is lost, because it has not taken the lead. If that

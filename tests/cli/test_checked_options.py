@@ -17,6 +17,10 @@ def check(team):
         raise ValueError(f"expected a name such as team-blue, found {team!r}")
 
 
+def check_key(key):
+    raise ValueError(f"no key is named {key!r}; expected one, found {key!r}")
+
+
 def check_even(number):
     if number % 2:
         raise ValueError(f"expected an even number, found {number!r}")
@@ -26,7 +30,7 @@ def check_even(number):
 def elastic_add_options():
     return [
         Option("team", str, "unset", "who pays", check=check),
-        Option("team_key", str, None, "its key", secret=True, check=check),
+        Option("team_key", str, None, "its key", secret=True, check=check_key),
         Option("pairs", int, None, "how many", least=0, check=check_even),
     ]
 
@@ -83,7 +87,7 @@ def test_accepted_value_and_unchecked_default_are_used(set_team, tmp_path, monke
 def test_rejected_secret_is_hidden(capsys):
     assert cli.main(["run", "--team-key=s3cret", "--no-python", "true"]) == 2
     shown = capsys.readouterr().err
-    assert "--team-key: expected a name such as team-blue, found " in shown
+    assert "--team-key: no key is named '" in shown
     assert "s3cret" not in shown
 
 
@@ -98,4 +102,4 @@ def test_unusable_check_disables_the_plugin(option, put_on_path, capsys):
     source = PLUGIN.replace('"pairs", int, None, "how many", least=0, check=check_even', option)
     put_on_path("other", {"elastic": ["other = other_plugin"]}, {"other_plugin": source})
     assert cli.main(["plugins"]) == 0
-    assert "option 'paid': expected a function as its check" in capsys.readouterr().out
+    assert "option 'paid': `check` must be a function, and a bool option cannot have one" in capsys.readouterr().out
