@@ -38,7 +38,7 @@ def observe():
 
 @pytest.fixture
 def server(free_port):
-    server = record("c10d").serve(f"127.0.0.1:{free_port()}", 2)
+    server = record("c10d").serve(Context(), f"127.0.0.1:{free_port()}", 2)
     server.start()
     yield server
     server.stop()
@@ -96,7 +96,7 @@ def test_server_reports_its_endpoint_and_stops(observe, server):
     assert isinstance(server, StoreServer)
     assert observe(server.endpoint).roster() == ()
     with pytest.raises(ConfigurationError, match="cannot listen on"):
-        record("c10d").serve(server.endpoint, 2).start()
+        record("c10d").serve(Context(), server.endpoint, 2).start()
     server.stop()
     with pytest.raises(RendezvousConnectionError):
         observe(server.endpoint, join_timeout=1.0).roster()
@@ -104,7 +104,7 @@ def test_server_reports_its_endpoint_and_stops(observe, server):
 
 def test_server_listens_on_all_addresses(free_port):
     port = free_port()
-    server = record("c10d").serve(f"0.0.0.0:{port}", 2)
+    server = record("c10d").serve(Context(), f"0.0.0.0:{port}", 2)
     server.start()
     try:
         assert server.endpoint == f"0.0.0.0:{port}"

@@ -144,7 +144,8 @@ def elastic_commands():
 
 @pytest.fixture
 def installed(put_on_path):
-    put_on_path("commander", {"elastic": ["commander = commander_plugin"]}, {"commander_plugin": COMMANDS, "torch": ""})
+    folder = put_on_path("commander", {"elastic": ["commander = commander_plugin"]}, {"commander_plugin": COMMANDS})
+    (folder / "torch.py").touch()  # for the commands, which run in another process; this one keeps its own torch
 
 
 @pytest.mark.integration
