@@ -397,7 +397,7 @@ class World:
         assert not old.closed, "the state was written after the job was closed"
         group = tuple(new.seats.keys)
         assert self._groups.setdefault(new.round, group) == group, f"two groups have the id of round {new.round}"
-        if self.forgotten and self._is_given_back(new):
+        if self.forgotten and self._is_given_back(old, new):
             return
         assert new.round.number - old.round.number in (0, 1), f"round {new.round} after round {old.round}"
         assert 0 <= new.restarts - old.restarts <= 1, f"{new.restarts} restarts after {old.restarts}"
@@ -410,8 +410,9 @@ class World:
         else:
             self._check_round(old, new)
 
-    def _is_given_back(self, new: State) -> bool:
-        return any(node.machine.state == new for node in self.nodes.values())
+    def _is_given_back(self, old: State, new: State) -> bool:
+        known = [node.machine.state for node in self.nodes.values() if node.machine.state is not None]
+        return any(new in (state, model.recovered(state, old)) for state in known)
 
     def _check_end(self, old: State, new: State) -> None:
         """Check that a round does not end because of a node that has succeeded."""
