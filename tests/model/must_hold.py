@@ -152,7 +152,7 @@ def check_fences(rules: Rules, world: World) -> None:
     live = [a for a in world.actors if a.acts and a.phase == RUNS]
     if len({actor.works_in for actor in live}) > 1:
         for actor in live:
-            what = f"{actor.key} runs round {actor.works_in} beside another round, and its fencing bound has passed"
+            what = f"{actor.key} runs round {actor.works_in} while another round runs, and its fencing bound has passed"
             must(world.now - actor.reached < rules.bound, what)
 
 
