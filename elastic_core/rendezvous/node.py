@@ -417,8 +417,9 @@ class Node:
 
     def _on_state_read(self, found: State | ForeignStateError | None, token: Token | None, now: Instant) -> None:
         """Process a state that was read. If the state is older than the one that this node knows, the store has lost
-        data. The first node that notices the loss writes back the state that it knows."""
-        if self.state is not None and token == self.token:
+        data. The first node that notices the loss writes back the state that it knows. A store that reverts to older
+        data uses tokens again, so the same token does not imply the same state."""
+        if self.state is not None and token == self.token and (found or State()) == self.state:
             return
         if isinstance(found, ForeignStateError):
             self._pass_over(found, token, now)

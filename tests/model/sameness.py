@@ -139,7 +139,7 @@ class Sameness:
         return operation and (type(operation).__name__, getattr(operation, "key", ""))
 
     def _answer(self, actor: Actor, view: View) -> Any:
-        """An answer on its way, reduced to what the node can distinguish."""
+        """An answer on its way, reduced to the parts that the node can distinguish."""
         if actor.answer is None or actor.machine is None:
             return None
         answer, store = actor.answer[0], view.store

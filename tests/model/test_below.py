@@ -105,6 +105,11 @@ def test_nodes_of_one_machine_share_a_round_after_the_loss_of_each_host(seeds):
         Below(seed, 3, ["crash host", "leave host", "restart"], most=4, together=True).run(calm=4.0)
 
 
+def test_state_that_was_written_twice_with_one_version_number_reaches_all_nodes():
+    """The store reverts, a node writes, and the store reverts again, so that another node writes the same version."""
+    Below(592, 2, LOSSES, most=7, moves=False).run(quiet=80.0, calm=4.0)
+
+
 # -- directed searches: each begins in a situation that random events reach too rarely
 
 

@@ -298,6 +298,23 @@ def test_hung_operation_is_an_outage(alone):
     assert alone.node.verdict(alone.clock.now()).outcome is Outcome.FENCED
 
 
+def test_older_state_under_the_known_token_is_replaced(pair):
+    """After it has reverted, a store uses the numbers of its versions again."""
+    _, other = pair
+    older = other.state
+    other.node.fail({})
+    other.run(0.1)
+    known = other.node.state
+    assert not known.open
+    other.node.state_changed()
+    assert isinstance(other.node.next(other.clock.now()), ReadState)
+    other.node.answered((older, other.node.token), other.clock.now())
+    assert isinstance(other.step(), Heartbeat)  # its entry may be lost, too
+    given_back = other.node.next(other.clock.now())
+    assert isinstance(given_back, WriteState)
+    assert given_back.state == known
+
+
 def run_slowly(one, takes, count):
     """Carry out `count` operations. The answer to each arrives after so many seconds."""
     for _ in range(count):
