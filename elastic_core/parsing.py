@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from elastic_core.errors import Problem
+from elastic_core.errors import Problem, described_error
 from elastic_core.text import HIDDEN, did_you_mean, truth
 
 if TYPE_CHECKING:
@@ -221,7 +221,12 @@ def parser_of(option: Option) -> Parser[Any]:
 def _checked(parse: Parser[T], check: Callable[[T], object]) -> Parser[T]:
     def parse_checked(raw: object) -> T:
         value = parse(raw)
-        check(value)
+        try:
+            check(value)
+        except ValueError:
+            raise
+        except Exception as error:  # a bug in a plugin must not look like one in the core
+            raise ValueError(f"the plugin's check failed: {described_error(error)}, found {value!r}") from error
         return value
 
     return parse_checked

@@ -42,6 +42,16 @@ def elastic_commands():
 """
 
 
+BROKEN = """
+from elastic_core.plugin import Option, hookimpl
+
+
+@hookimpl
+def elastic_add_options():
+    return [Option("squad", str, None, "who pays", check=lambda name: {}[name])]
+"""
+
+
 @pytest.fixture(autouse=True)
 def installed(put_on_path, tmp_path, monkeypatch):
     put_on_path("payer", {"elastic": ["payer = payer_plugin"]}, {"payer_plugin": PLUGIN})
@@ -89,6 +99,12 @@ def test_rejected_secret_is_hidden(capsys):
     shown = capsys.readouterr().err
     assert "--team-key: no key is named '" in shown
     assert "s3cret" not in shown
+
+
+def test_check_that_fails_is_reported_as_the_plugins(capsys, put_on_path):
+    put_on_path("other", {"elastic": ["other = other_plugin"]}, {"other_plugin": BROKEN})
+    assert cli.main(["run", "--squad=x", "--no-python", "true"]) == 2
+    assert "--squad: the plugin's check failed: KeyError: 'x', found 'x'" in capsys.readouterr().err
 
 
 def test_option_of_a_command_is_checked(capsys):
