@@ -91,11 +91,12 @@ class Place:
     def data(self) -> dict[str, bytes]:
         return {key: self.store.get(key) for key in self.keys if self.store.check([key])}
 
-    def holds_the_record_of_its_move(self) -> bool:
-        """Return whether the store records that no node has taken it over. There is no record if the host was
-        alone. Other nodes may then direct those that come later to their own store."""
+    def record_of_its_move(self) -> str | None:
+        """Return the store's record of where it has moved, or that it stays. There is no record if the host was alone.
+        Other nodes may then direct those that come later to their own store."""
         name = Keys("job").id
-        return self.store.check([name]) and self.store.check([Keys("job", self.store.get(name).decode()).moved])
+        key = Keys("job", self.store.get(name).decode()).moved if self.store.check([name]) else name
+        return self.store.get(key).decode() if key != name and self.store.check([key]) else None
 
 
 class Connection(StoreConnection):
@@ -552,7 +553,8 @@ class Below:
         if isinstance(operation, HandOver):
             machine.handed_over = answer
             place = self.places[machine.where]
-            place.kept = not answer and place.holds_the_record_of_its_move()
+            record = place.record_of_its_move()  # a pointer to another store may have come first
+            place.kept = not answer and record is not None and record not in self.places
         if isinstance(operation, WriteState) and answer and answer[2] and not self.lost_data:
             serial = answer[0].serial
             self._must(serial >= known, f"{machine.key} has written {serial} after {known}")
