@@ -242,10 +242,9 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
     reading = _read_or_help(command, sources, manager)
     _expect_guessed(allowed, reading.settings.plugins)
     configure_log(reading, manager)
-    options = {option.name: reading.added[option.name] for option in added}
-    options |= {option.name: reading.own[option.name.replace("-", "_")] for option in record.options}
+    options = {option.name: reading.own[option.name.replace("-", "_")] for option in record.options}
     settings = MappingProxyType({name: getattr(reading.settings, name) for name in record.settings})
-    context = Contexts(manager).of_record(provided.source, options)
+    context = Contexts(manager, values=reading.added).of(provided.source, options)
     context = replace(context, settings=settings, run_id=settings.get("rdzv_id") or "")
     return record.factory(context, reading.words)
 

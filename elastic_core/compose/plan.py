@@ -114,7 +114,7 @@ class Plan:
         return Contexts(self.manager, self.settings, self.added)
 
     def _context(self, chosen: Chosen[Any]) -> Context:
-        return self.contexts.of_record(chosen.provided.source, chosen.options)
+        return self.contexts.of(chosen.source, chosen.options)
 
     @property
     def unused(self) -> list[str]:
@@ -165,7 +165,7 @@ class Plan:
                 raise ConfigurationError(Problem("--rdzv-backend", reason))
             params = RendezvousParameters(settings.rdzv_backend, settings.rdzv_endpoint, settings.rdzv_id or "", 1, 1)
             params = params.having({**backend.options, "join_timeout": patience})
-            seal, context = seal_of(params), self.contexts.of_record(backend.provided.source, params.config)
+            seal, context = seal_of(params), self.contexts.of(backend.source, params.config)
             made = with_roster(backend.record.open_backend(context, params), SystemClock(), observes=True, seal=seal)
             with contextlib.closing(made):
                 yield made, seal, params
@@ -180,7 +180,7 @@ class Plan:
             reason = f"the backend {name!r} has no store to serve; backends that have one: {able}"
             raise ConfigurationError(Problem("--rdzv-backend", reason))
         made = serve(self._context(self.backend), endpoint, nodes)
-        return cast("StoreServer", AttributedProxy(made, ("start",), self.backend.provided, HELPED))
+        return cast("StoreServer", AttributedProxy(made, ("start",), self.backend, HELPED))
 
     def _backends(self, is_able: Callable[[RendezvousBackendRecord], bool]) -> str:
         """Return the names of the installed backends that satisfy `is_able`, for use in messages."""
@@ -196,7 +196,7 @@ class Plan:
         """
         asked = self._starter_for(work)
         made = asked.record.factory(self._context(asked), work)
-        return cast("Starter", AttributedProxy(made, ("start", "result"), asked.provided, HELPED))
+        return cast("Starter", AttributedProxy(made, ("start", "result"), asked, HELPED))
 
     def explained_starter(self, work: Work) -> Mapping[str, Any]:
         """Return the worker starter's facts for `elastic explain`. They are empty if it has no `explain`. Raises
@@ -223,14 +223,14 @@ class Plan:
         if (chosen := self.chosen.get(WatchdogRecord)) is None:
             return None
         made = chosen.record.factory(self._context(chosen))
-        return cast("Watchdog", AttributedProxy(made, ("start", "worker_environment", "scratch"), chosen.provided))
+        return cast("Watchdog", AttributedProxy(made, ("start", "worker_environment", "scratch"), chosen))
 
     def made_health_endpoint(self, view: AgentView) -> HealthCheckServer | None:
         """Create the health endpoint without starting it. Returns None if no endpoint is selected."""
         if (chosen := self.chosen.get(HealthEndpointRecord)) is None:
             return None
         made = chosen.record.factory(self._context(chosen), view, self.settings.health_port or 0, _HEALTH_TIMEOUT)
-        return cast("HealthCheckServer", AttributedProxy(made, ("start",), chosen.provided, HELPED))
+        return cast("HealthCheckServer", AttributedProxy(made, ("start",), chosen, HELPED))
 
     def made_rank_policy(self) -> RankPolicy:
         """Create the selected rank policy."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Contexts:
-    """Creates and keeps each plugin's context. `values` maps the names of added options to their values."""
+    """Creates the plugins' contexts. `values` maps the names of added options to their values."""
 
     def __init__(self, manager: PluginManager, settings: Settings | None = None, values: Values | None = None) -> None:
         self._manager = manager
@@ -46,24 +46,16 @@ class Contexts:
         given = vars(settings).items() if settings else ()
         self._shown = {name: value for name, value in given if not isinstance(value, Mapping)}
         self._values = values or {}
-        self._made: dict[Source, Context] = {}
 
-    def of(self, source: Source) -> Context:
-        """Return the context for a plugin's hooks."""
-        if source not in self._made:
-            added = self._manager.added_by(source)
-            self._made[source] = Context(
-                self._run_id,
-                MappingProxyType({option.name: self._values.get(option.name, option.default) for option in added}),
-                MappingProxyType(self._shown),
-                get_logger(**source.as_dict()),
-            )
-        return self._made[source]
-
-    def of_record(self, source: Source, options: Values) -> Context:
-        """Return the context for a record's functions, with the values of the record's options added."""
-        context = self.of(source)
-        return replace(context, options=MappingProxyType({**context.options, **options}))
+    def of(self, source: Source, options: Values = MappingProxyType({})) -> Context:
+        """Return the context for a plugin's hooks or, with the values of a record's options, for its functions."""
+        added = {it.name: self._values.get(it.name, it.default) for it in self._manager.added_by(source)}
+        return Context(
+            self._run_id,
+            MappingProxyType({**added, **options}),
+            MappingProxyType(self._shown),
+            get_logger(**source.as_dict()),
+        )
 
 
 def installed_record(
@@ -78,7 +70,7 @@ def installed_record(
 
     manager = PluginManager.load(os.environ)
     chosen = Selection(kind, name, given, origin).choose(manager)
-    return chosen, replace(Contexts(manager).of_record(chosen.provided.source, chosen.options), run_id=run_id)
+    return chosen, replace(Contexts(manager).of(chosen.source, chosen.options), run_id=run_id)
 
 
 def hook_of(fact: type[Fact]) -> str:

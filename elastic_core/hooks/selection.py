@@ -202,12 +202,10 @@ SECRET = "secret_file"
 
 
 @dataclass(frozen=True)
-class Chosen(Generic[R]):
+class Chosen(Provided[R]):
     """A record that the settings select, with typed values or defaults for its options."""
 
-    record: R
     options: Mapping[str, Any]
-    provided: Provided[R]
 
 
 @dataclass(frozen=True)
@@ -216,7 +214,7 @@ class Selection:
 
     Args:
         given: the options as the user wrote them.
-        flag: the flag that sets the options, for messages.
+        origin: the source of `given`, usually a flag, for messages.
         flags: settings that also set options. A setting applies to the option of the same name if the record declares
             that option and `given` does not contain it.
     """
@@ -224,17 +222,17 @@ class Selection:
     kind: type[Record]
     name: str
     given: Mapping[str, object]
-    flag: str
+    origin: str
     flags: Mapping[str, object] = field(default_factory=dict)
 
     def choose(self, manager: PluginManager) -> Chosen[Any]:
         """Select the record and convert its options. Raises ConfigurationError if the name or an option is invalid."""
         provided = manager.provided(self.kind, self.name)
         record = provided.record
-        values, problems = type_options(record.options, self._written(record), self.flag)
+        values, problems = type_options(record.options, self._written(record), self.origin)
         if problems:
             raise ConfigurationError(*problems)
-        return Chosen(record, values, provided)
+        return Chosen(record, provided.source, values)
 
     def _written(self, record: Record) -> dict[str, object]:
         """Return the record's options as written, before conversion to their types."""

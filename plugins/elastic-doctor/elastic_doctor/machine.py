@@ -99,7 +99,7 @@ def judged_choices(plan: Plan) -> Iterator[Finding]:
     yield from map(_refused, plan.error.problems if plan.error else ())
     for kind, chosen in plan.chosen.items():
         if chosen.record.name != Settings.rank_policy:
-            yield ok(Check.BACKEND, f"{kind.noun} {chosen.record.name} ({chosen.provided.source})")
+            yield ok(Check.BACKEND, f"{kind.noun} {chosen.record.name} ({chosen.source})")
 
 
 def _refused(problem: Problem) -> Finding:
