@@ -119,7 +119,7 @@ def composed(
         )
         stack.callback(agent.close)
         parts.attach(agent)
-        stack.enter_context(watching_notices(plan.manager, plan.contexts, agent.receive_notice))
+        stack.enter_context(watching_notices(plan.contexts, agent.receive_notice))
         yield agent
 
 
@@ -130,7 +130,7 @@ def answer(plan: Plan, board: StatusBoard, given: HealthCheckServer | None, stac
     elif (server := plan.made_health_endpoint(board)) is not None:
         from elastic_core.health.checks import RunningChecks
 
-        settings, checks = plan.settings, health_checks(plan.manager, plan.contexts, CheckMoment.RUNNING)
+        settings, checks = plan.settings, health_checks(plan.contexts, CheckMoment.RUNNING)
         board.have_checked(RunningChecks(checks, SystemClock()).results)
         stack.callback(_end, f"health endpoint {settings.health}", server.stop)
         try:
@@ -169,12 +169,12 @@ def parts_for(
         if name not in events.handler_names() and isinstance(handler, events.FileHandler):
             stack.callback(_end, f"event handler {name}", handler.close)
         recorders = (EventRecorder(handler, name), MetricRecorder(settings.role, settings.max_restarts))
-        observer = CombinedObserver([board, *observers, *recorders, notifier(manager, plan.contexts)])
+        observer = CombinedObserver([board, *observers, *recorders, notifier(plan.contexts)])
 
         def contribute(round_plan: RoundPlan) -> dict[str, str]:
             # The watchdog's variables are known only after it has started.
             own = watchdog.worker_environment() if watchdog else {}
-            return {**contributed_environment(manager, round_plan, plan.contexts), **own}
+            return {**contributed_environment(round_plan, plan.contexts), **own}
 
         yield AgentParts(workers, observer, contribute, _hang_policy(settings), board, watchdog)
 

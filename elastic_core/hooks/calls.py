@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 
 class Contexts:
-    """Creates the plugins' contexts. `values` maps the names of added options to their values."""
+    """Creates the contexts of the plugins. `values` maps the names of added options to their values."""
 
     def __init__(self, manager: PluginManager, settings: Settings | None = None, values: Values | None = None) -> None:
-        self._manager = manager
+        self.manager = manager
         self._run_id = (settings.rdzv_id if settings else None) or ""
         given = vars(settings).items() if settings else ()
         self._shown = {name: value for name, value in given if not isinstance(value, Mapping)}
@@ -49,7 +49,7 @@ class Contexts:
 
     def of(self, source: Source, options: Values = MappingProxyType({})) -> Context:
         """Return the context for a plugin's hooks or, with the values of a record's options, for its functions."""
-        added = {it.name: self._values.get(it.name, it.default) for it in self._manager.added_by(source)}
+        added = {it.name: self._values.get(it.name, it.default) for it in self.manager.added_by(source)}
         return Context(
             self._run_id,
             MappingProxyType({**added, **options}),
@@ -79,12 +79,12 @@ def hook_of(fact: type[Fact]) -> str:
     return "_".join(["elastic", *words]).lower()
 
 
-def notifier(manager: PluginManager, contexts: Contexts) -> Observer:
+def notifier(contexts: Contexts) -> Observer:
     """Return an observer that passes each fact to all implementations of its hook, in the caller's thread."""
 
     def notify(fact: Fact) -> None:
         hook = hook_of(type(fact))
-        for observer in manager.implementations(hook):
+        for observer in contexts.manager.implementations(hook):
             with tolerating(part=hook, **observer.source.as_dict()):
                 observer(fact=fact, context=contexts.of(observer.source))
 
@@ -107,7 +107,7 @@ def watchdog_notifier(watchdog: Watchdog, name: str, log_files: Callable[[int], 
     return notify
 
 
-def health_checks(manager: PluginManager, contexts: Contexts, moment: CheckMoment) -> list[HealthCheck]:
+def health_checks(contexts: Contexts, moment: CheckMoment) -> list[HealthCheck]:
     """Return the plugins' health checks that run at the given moment."""
     return [
         HealthCheck(
@@ -117,30 +117,28 @@ def health_checks(manager: PluginManager, contexts: Contexts, moment: CheckMomen
             partial(item.record.factory, contexts.of(item.source)),
             item.source.distribution,
         )
-        for item in manager.records(HealthCheckRecord)
+        for item in contexts.manager.records(HealthCheckRecord)
         if not item.record.when or moment in item.record.when
     ]
 
 
-def notice_sources(manager: PluginManager, contexts: Contexts, pause: Pause) -> list[tuple[str, Notices]]:
+def notice_sources(contexts: Contexts, pause: Pause) -> list[tuple[str, Notices]]:
     """Create the plugins' notice sources. Returns each with its name.
 
     Raises:
         PluginError, ConfigurationError: a source cannot be created.
     """
-    records = manager.records(NoticeRecord)
+    records = contexts.manager.records(NoticeRecord)
     return [(item.record.name, item.record.factory(contexts.of(item.source), pause)) for item in records]
 
 
 @contextlib.contextmanager
-def watching_notices(
-    manager: PluginManager, contexts: Contexts, receive: Callable[[str, Notice | None], object]
-) -> Iterator[None]:
+def watching_notices(contexts: Contexts, receive: Callable[[str, Notice | None], object]) -> Iterator[None]:
     """Run the plugins' notice sources, each in a separate thread, until the context ends. `receive` is called with a
     source's name and each of its notices. Raises the errors of `notice_sources`."""
     over = threading.Event()
     try:
-        for name, notices in notice_sources(manager, contexts, lambda seconds: not over.wait(seconds)):
+        for name, notices in notice_sources(contexts, lambda seconds: not over.wait(seconds)):
             threading.Thread(
                 target=_pass_on, args=(notices, name, receive, over), name=f"notices-{name}", daemon=True
             ).start()
@@ -161,13 +159,13 @@ def _pass_on(
             receive(name, notice)
 
 
-def contributed_environment(manager: PluginManager, plan: RoundPlan, contexts: Contexts) -> dict[str, str]:
+def contributed_environment(plan: RoundPlan, contexts: Contexts) -> dict[str, str]:
     """Return the variables that plugins contribute to a round's workers. If two plugins set a variable to different
     values, the first plugin's value is used. An invalid variable is logged, and all variables from its plugin are
     ignored."""
     merged: dict[str, str] = {}
     contributors: dict[str, Source] = {}
-    for implementation in manager.implementations("elastic_contribute_environment"):
+    for implementation in contexts.manager.implementations("elastic_contribute_environment"):
         source = implementation.source
         fields = {"part": "elastic_contribute_environment", **source.as_dict()}
         with tolerating(**fields):

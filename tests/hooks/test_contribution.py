@@ -19,7 +19,7 @@ def contributed(install_plugin, log_lines, plan):
             points += install_plugin(name, source)
         manager = PluginManager.load({}, entry_points=points)
         assert manager.failures == ()
-        return contributed_environment(manager, plan, Contexts(manager)), log_lines()
+        return contributed_environment(plan, Contexts(manager)), log_lines()
 
     return contributed
 

@@ -43,7 +43,7 @@ def test_notices_of_all_sources_arrive_until_the_end(install_plugin):
     waits = 'while pause(0.01):\n    yield Notice("a goes")'
     manager = installed(install_plugin, a=waits, b='yield Notice("b goes", 7.5)\nyield None')
     seen = []
-    with watching_notices(manager, Contexts(manager), lambda name, notice: seen.append((name, notice))):
+    with watching_notices(Contexts(manager), lambda name, notice: seen.append((name, notice))):
         eventually(lambda: ("a", Notice("a goes")) in seen and ("b", None) in seen)
     assert [notice for name, notice in seen if name == "b"] == [Notice("b goes", 7.5), None]
     eventually(lambda: not threads())
@@ -53,7 +53,7 @@ def test_notices_of_all_sources_arrive_until_the_end(install_plugin):
 def test_broken_source_is_logged_and_its_last_notice_stays(then, install_plugin, log_lines):
     manager = installed(install_plugin, a=f'yield Notice("goes")\n{then}')
     seen = []
-    with watching_notices(manager, Contexts(manager), lambda name, notice: seen.append(notice)):
+    with watching_notices(Contexts(manager), lambda name, notice: seen.append(notice)):
         eventually(lambda: not threads())
     assert seen == [Notice("goes")]
     (line,) = log_lines()
@@ -64,6 +64,6 @@ def test_source_that_cannot_be_created_ends_the_launch(install_plugin):
     manager = installed(install_plugin, a='raise RuntimeError("no such cloud")')
     with (
         pytest.raises(PluginError, match=r"'a' of a .*no such cloud"),
-        watching_notices(manager, Contexts(manager), lambda name, notice: None),
+        watching_notices(Contexts(manager), lambda name, notice: None),
     ):
         pass

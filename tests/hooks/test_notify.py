@@ -39,7 +39,7 @@ FORMED = RoundFormed("job", 1, 0, 2, 0.5)
 def notifier_for(*points) -> Observer:
     manager = PluginManager.load({}, entry_points=[point for some in points for point in some])
     assert manager.failures == ()
-    return notifier(manager, Contexts(manager))
+    return notifier(Contexts(manager))
 
 
 def test_facts_reach_all_implementations_of_their_hook(install_plugin):
@@ -94,7 +94,7 @@ def test_context_has_only_its_plugins_options(install_plugin, log_lines):
     points = [*install_plugin("pager", LOGS), *install_plugin("team", OTHER)]
     manager = PluginManager.load({}, entry_points=points)
     settings = settings_from({"rdzv_backend": "local", "rdzv_id": "job"})
-    notifier(manager, Contexts(manager, settings, {"pager": "ops", "team": "vision"}))(FORMED)
+    notifier(Contexts(manager, settings, {"pager": "ops", "team": "vision"}))(FORMED)
     (line,) = log_lines()
     names = ("event", "plugin", "who", "job", "options")
     assert [line[name] for name in names] == ["pager called", "pager", "ops", "job", 1]

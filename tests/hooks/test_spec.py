@@ -79,7 +79,7 @@ def test_added_options_example_works(manager_of):
 
 def test_contributed_environment_example_works(manager_of, plan):
     manager = manager_of("elastic_contribute_environment")
-    assert contributed_environment(manager, plan, Contexts(manager)) == {"WANDB_RUN_GROUP": "job-2"}
+    assert contributed_environment(plan, Contexts(manager)) == {"WANDB_RUN_GROUP": "job-2"}
 
 
 def test_every_fact_has_a_hook_of_its_name():
@@ -90,5 +90,5 @@ def test_every_fact_has_a_hook_of_its_name():
 def test_notification_hook_example_works(name, manager_of, capsys):
     fact, printed = FACTS[name]
     manager = manager_of(f"elastic_{name}")
-    notifier(manager, Contexts(manager))(fact)
+    notifier(Contexts(manager))(fact)
     assert capsys.readouterr().out.strip() == printed

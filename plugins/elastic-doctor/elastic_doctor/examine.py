@@ -142,7 +142,7 @@ class Examination:
             plan.made_watchdog,
             lambda: plan.made_health_endpoint(board),
             plan.made_rank_policy,
-            lambda: notice_sources(plan.manager, plan.contexts, lambda seconds: False),
+            lambda: notice_sources(plan.contexts, lambda seconds: False),
         ]
         if (work := self.work) is not None:
             makers.append(lambda: getattr(plan.start_with(work), "close", bool)())
@@ -155,7 +155,7 @@ class Examination:
 
     def _checks(self) -> Iterator[Finding]:
         begun = self.clock.now()
-        checks = health_checks(self.plan.manager, self.plan.contexts, CheckMoment.BEFORE_RUN)
+        checks = health_checks(self.plan.contexts, CheckMoment.BEFORE_RUN)
         calls = [(check, BackgroundCall(check.make)) for check in checks]
         for check, call in calls:
             yield judged_check(check, result_of(check, call, max(0.0, check.timeout - (self.clock.now() - begun))))
