@@ -31,7 +31,7 @@ from elastic_core.config.spec import DEFAULT, Findings, Origins, RawValue, Spec,
 from elastic_core.errors import ConfigurationError, PluginError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from elastic_core.config.resolve import BackendNamed
@@ -220,7 +220,7 @@ def read(
     line, environ = sources.line(parsed), sources.environ
     gathered = sources.gathered(line, specs)
     reading, given, record, unreadable = _read(
-        line, gathered, parsed, added_options, environ, new_run_id, backend_named
+        line.words, gathered, parsed, added_options, environ, new_run_id, backend_named
     )
     broken = broken_rules(reading.settings, unreadable, reading.origins, record)
     problems = [*gathered.problems, *unreadable.values(), *broken]
@@ -235,7 +235,7 @@ def read(
 
 
 def _read(
-    line: CommandLine,
+    words: Iterable[str],
     gathered: Findings,
     specs: Mapping[str, Spec],
     added_options: Sequence[Option],
@@ -256,7 +256,7 @@ def _read(
     added = {option.name: values[option.name.replace("-", "_")] for option in added_options}
     reading = Reading(
         settings=settings,
-        words=tuple(line.words),
+        words=tuple(words),
         origins={name: origins[name.replace("-", "_")] for name in (*SPECS, *added)},
         config_file=gathered.config_file,
         added=added,
@@ -296,16 +296,11 @@ def settings_from(values: Mapping[str, object], backend_named: BackendNamed = la
     """
     found = {name: raw if isinstance(raw, RawValue) else RawValue(raw, name) for name, raw in values.items()}
     problems = [Problem(name, "unknown setting") for name in found.keys() - SPECS]
-    parsed, unreadable = parse_found(found, SPECS)
-    given: Origins = {name: found[name].origin if name in found else DEFAULT for name in SPECS}
-    settings, origins = with_backend(Settings(**parsed), given, {})
-    record = backend_named(settings.rdzv_backend)
-    settings, origins = resolved(settings, origins, record, random_run_id)
-    broken = broken_rules(settings, unreadable, origins, record)
-    problems += [*unreadable.values(), *broken]
+    reading, _, record, unreadable = _read((), Findings(found), SPECS, (), {}, random_run_id, backend_named)
+    problems += [*unreadable.values(), *broken_rules(reading.settings, unreadable, reading.origins, record)]
     if problems:
         raise ConfigurationError(*problems)
-    return settings
+    return reading.settings
 
 
 def parse_found(found: Mapping[str, RawValue], specs: Mapping[str, Spec]) -> tuple[dict[str, Any], dict[str, Problem]]:
@@ -402,7 +397,7 @@ def read_command(
     known = {**SPECS, **of_plugins}
     gathered = Findings(line.found, line.problems) if command.alone else sources.gathered(line, known)
     specs = {**of_plugins, **command.specs}
-    reading, _, _, unreadable = _read(line, gathered, specs, added_options, {}, lambda: None, backend_named)
+    reading, _, _, unreadable = _read(line.words, gathered, specs, added_options, {}, lambda: None, backend_named)
     problems = [*gathered.problems, *unreadable.values()]
     reported = {problem.origin for problem in problems}
     for name, message in command.required.items():
