@@ -500,12 +500,6 @@ def not_needed(options: Sequence[Option] | None, raw: Iterable[str]) -> list[str
     return [name for name in raw if _key(name) in unused]
 
 
-def needed(options: Sequence[Option] | None, raw: Mapping[str, object]) -> dict[str, object]:
-    """Return `raw` without the options that are `not_needed`."""
-    unused = not_needed(options, raw)
-    return {name: value for name, value in raw.items() if name not in unused}
-
-
 def find_option(raw: Mapping[str, T], name: str) -> T | None:
     """Return the option's value, or None if the option is not given. `-` and `_` are equivalent in names."""
     return next((value for written, value in raw.items() if _key(written) == name), None)

@@ -171,7 +171,7 @@ class PluginManager:
         plugin = candidate.load()
         if self._pluggy.is_registered(plugin):
             raise InvalidPlugin(f"{candidate.target} is already loaded as {self._pluggy.get_name(plugin)}")
-        check_hooks(plugin, self._pluggy, HOOKS)
+        _check_hooks(plugin, self._pluggy)
         self._admitted[key] = candidate
         try:
             self._pluggy.register(plugin, key)
@@ -319,7 +319,7 @@ class PluginManager:
         return tuple(item.record for item in self._options if item.source == source)
 
 
-def check_hooks(plugin: object, pluggy_manager: pluggy.PluginManager, known: Collection[str]) -> None:
+def _check_hooks(plugin: object, pluggy_manager: pluggy.PluginManager) -> None:
     """Raise InvalidPlugin for a class, an unknown hook, a hook wrapper, or an unmarked hook."""
     if isinstance(plugin, type):
         raise InvalidPlugin(f"expected a module or an object, found the class {plugin.__name__}; export an instance")
@@ -327,12 +327,12 @@ def check_hooks(plugin: object, pluggy_manager: pluggy.PluginManager, known: Col
     for attribute in dir(plugin):
         options = pluggy_manager.parse_hookimpl_opts(plugin, attribute)
         if options is None:
-            if attribute in known:
+            if attribute in HOOKS:
                 problems.append(f"{attribute} is not marked; write @hookimpl above it")
             continue
         hook = options.get("specname") or attribute
-        if hook not in known and not options.get("optionalhook"):
-            problems.append(f"unknown hook {hook!r}{did_you_mean(hook, known)}")
+        if hook not in HOOKS and not options.get("optionalhook"):
+            problems.append(f"unknown hook {hook!r}{did_you_mean(hook, HOOKS)}")
         if options.get("wrapper") or options.get("hookwrapper"):
             problems.append(f"{hook} is a hook wrapper, which is not supported; write a plain function")
     if problems:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from elastic_core.errors import ConfigurationError, ElasticError, PluginError, Problem, described_error
 from elastic_core.hooks.discovery import CORE, DISABLE_VARIABLE, Source
 from elastic_core.hooks.records import OURS, CommandRecord, RendezvousBackendRecord
-from elastic_core.parsing import find_option, needed, type_options
+from elastic_core.parsing import find_option, not_needed, type_options
 from elastic_core.text import normalised
 
 if TYPE_CHECKING:
@@ -228,15 +228,13 @@ class Selection:
     def choose(self, manager: PluginManager) -> Chosen[Any]:
         """Select the record and convert its options. Raises ConfigurationError if the name or an option is invalid."""
         provided = manager.provided(self.kind, self.name)
-        record = provided.record
-        values, problems = type_options(record.options, self._written(record), self.origin)
+        options = provided.record.options
+        unused = not_needed(options, self.given) if self.kind is RendezvousBackendRecord else ()
+        given = {name: value for name, value in self.given.items() if name not in unused}
+        for name in [SECRET] if options is None else [option.name for option in options]:
+            if self.flags.get(name) is not None and find_option(given, name) is None:
+                given[name] = self.flags[name]
+        values, problems = type_options(options, given, self.origin)
         if problems:
             raise ConfigurationError(*problems)
-        return Chosen(record, provided.source, values)
-
-    def _written(self, record: Record) -> dict[str, object]:
-        """Return the record's options as written, before conversion to their types."""
-        given = needed(record.options, self.given) if self.kind is RendezvousBackendRecord else dict(self.given)
-        declared = {SECRET} if record.options is None else {option.name for option in record.options}
-        flags = {name: value for name, value in self.flags.items() if name in declared and value is not None}
-        return {**{name: value for name, value in flags.items() if find_option(given, name) is None}, **given}
+        return Chosen(provided.record, provided.source, values)

@@ -4,7 +4,7 @@ import pytest
 
 from elastic_core.errors import Problem
 from elastic_core.hooks.records import Option
-from elastic_core.parsing import needed, not_needed, type_options
+from elastic_core.parsing import not_needed, type_options
 
 JOIN = Option("join_timeout", float, 600.0, "how long to wait", "seconds")
 RETRIES = Option("retries", int, 3, "attempts")
@@ -89,7 +89,6 @@ def test_unneeded_torchrun_options_are_ignored_except_tls():
     assert not_needed(ALL, raw) == ["Store-Type"]
     assert not_needed((), raw) == ["join_timeout", "Store-Type"]
     assert not_needed(None, raw) == []
-    assert needed(ALL, raw) == {"join_timeout": "3", "colour": "red", "ssl_cert": "c.pem"}
 
 
 def test_errors_never_show_secret_values():
