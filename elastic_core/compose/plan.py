@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core import compat
 from elastic_core.config.settings import SPECS
-from elastic_core.config.spec import naming_origins
+from elastic_core.config.spec import with_origins
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.calls import Contexts
 from elastic_core.hooks.records import (
@@ -96,11 +96,11 @@ class Plan:
 
     @contextlib.contextmanager
     def naming_origins(self) -> Iterator[None]:
-        """Make errors raised in this context name the origins of the settings (see `config.spec.naming_origins`)."""
+        """Make errors raised in this context name the origins of the settings (see `config.spec.with_origins`)."""
         try:
             yield
         except ConfigurationError as error:
-            error.problems = naming_origins(error.problems, self.origins)
+            error.problems = with_origins(error.problems, self.origins)
             raise
 
     @property
@@ -275,7 +275,7 @@ def plan_of(
     every = [problem for error in errors for problem in error.problems]
     whole = errors[0] if len(errors) == 1 else ConfigurationError(*every) if errors else None
     if whole is not None:
-        whole.problems = naming_origins(every, origins)
+        whole.problems = with_origins(every, origins)
     return Plan(settings, manager, chosen, origins, added or {}, whole)
 
 

@@ -368,7 +368,7 @@ def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:
     if unknown := [name for name in record.settings if name not in SPECS]:
         message = f"the plugin's command {record.name!r} asks for unknown settings: {', '.join(unknown)}"
         raise PluginError(Problem(f"elastic {record.name}", message))
-    own = [replace(spec, group="own", flag_only=True) for spec in specs_of_options(record.options or ()).values()]
+    own = [replace(spec, flag_only=True) for spec in specs_of_options(record.options or ()).values()]
     words = " ".join([f"elastic {record.name}", *record.operands])
     about = f"usage: {words} [flags]\n\n{record.summary}\n"
     shared = dict.fromkeys((*record.settings, "log_format", "log_level"), "")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core import compat
 from elastic_core.config.settings import SPECS
-from elastic_core.config.spec import DEFAULT, Reason, naming_origins
+from elastic_core.config.spec import DEFAULT, Reason, with_origins
 from elastic_core.errors import PluginError, Problem
 from elastic_core.parsing import NodeRange
 
@@ -163,7 +163,7 @@ def broken_rules(
     ]
     if record is not None and record.problems is not None and not _OF_BACKENDS & set(unreadable):
         broken += record.problems(settings)
-    return naming_origins(broken, origins)
+    return with_origins(broken, origins)
 
 
 def _rules(settings: Settings, needs_id: bool) -> Iterator[tuple[str, set[str], bool, str]]:

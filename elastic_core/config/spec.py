@@ -33,7 +33,7 @@ Changes = Mapping[str, tuple[Any, str]]
 """New values by setting, each with a reason, which becomes the value's origin."""
 
 
-def naming_origins(problems: Iterable[Problem], origins: Origins) -> tuple[Problem, ...]:
+def with_origins(problems: Iterable[Problem], origins: Origins) -> tuple[Problem, ...]:
     """Return the problems with the origins of the values that sources set, instead of their flags. Rules, backends and
     factories know only the flags."""
     sources = {f"--{name.replace('_', '-')}": it for name, it in origins.items() if not isinstance(it, Reason)}
