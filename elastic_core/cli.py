@@ -117,9 +117,9 @@ def explain(argv: Sequence[str]) -> None:
     """Run `elastic explain`."""
     from elastic_core.compose.policy import script_entry
     from elastic_core.config.explain import as_dict, as_text
-    from elastic_core.operate.commands import EXPLAIN, explain_help
+    from elastic_core.operate.commands import EXPLAIN
 
-    manager, reading = read_like_run(argv, explain_help, EXPLAIN, require_script=False)
+    manager, reading = read_like_run(argv, EXPLAIN)
     plan = plan_for(reading, manager)
     reading = replace(reading, settings=plan.settings)
     starter: Mapping[str, Any] = {}
@@ -216,7 +216,7 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
 
     sources = config.Sources(argv, os.environ, current_folder(), f"elastic {name}")
     allowed = sources.allowed_plugins(config.Command(name, "", {}).specs)
-    manager = _load_plugins(sources, allowed, CommandRecord.homes.get(name))
+    manager = _load_plugins(sources, allowed, name)
     names = [name for item in manager.records(CommandRecord) for name in names_of(item.record)]
     if name not in names:
         from elastic_core.text import did_you_mean
@@ -291,15 +291,17 @@ def _leave_at_once(code: int) -> NoReturn:
 
 
 def _load_plugins(
-    sources: Sources, allowed: Sequence[str] | None, asked: str | None = None, own: Sequence[Spec] = ()
+    sources: Sources, allowed: Sequence[str] | None, command: str = "run", own: Sequence[Spec] = ()
 ) -> PluginManager:
-    """Load the allowed plugins, and those of the distribution `asked`, whose command the user has run. No plugin can
-    add an option that is named like one of the command's `own` flags."""
+    """Load the allowed plugins, and those of the distribution that provides the command. No plugin can add an option
+    that is named like one of the command's `own` flags."""
     from elastic_core import config
     from elastic_core.hooks.manager import PluginManager
+    from elastic_core.hooks.records import CommandRecord
 
-    if allowed is not None and asked is not None:
-        allowed = (*allowed, asked)
+    home = CommandRecord.homes.get(command)
+    if allowed is not None and home is not None:
+        allowed = (*allowed, home)
     return PluginManager.load(
         sources.environ, reserved={*config.RESERVED, *(spec.name for spec in own)}, allowed=allowed
     )
@@ -313,15 +315,8 @@ def current_folder() -> Path:
         return Path("/", os.environ.get("PWD", ""))
 
 
-def read_like_run(
-    argv: Sequence[str],
-    own_help: Callable[[], str] | None = None,
-    own: Sequence[Spec] = (),
-    asked: str | None = None,
-    **more: Any,
-) -> tuple[PluginManager, Reading]:
-    """Load the plugins and read a command line that may contain `run`'s flags and the command's `own` flags. The
-    command's help is `own_help`, by default that of `run`. `asked` is the distribution that provides the command.
+def read_like_run(argv: Sequence[str], command: Command | None = None, **more: Any) -> tuple[PluginManager, Reading]:
+    """Load the plugins and read a command line of `run` or of a `command` that is `like_run`, which needs no script.
     Raises ConfigurationError, or _HelpPrinted if the command line asks for help."""
     from elastic_core import config
 
@@ -330,17 +325,18 @@ def read_like_run(
         return error.problems if error else ()
 
     sources = config.Sources(argv, os.environ, current_folder())
-    specs = {**config.SPECS, **{spec.name: spec for spec in own}}
+    name, specs, own = (command.name, command.specs, command.own) if command else ("run", config.SPECS, ())
     allowed = sources.allowed_plugins(specs)
-    manager = _load_plugins(sources, allowed, asked, own)
+    manager = _load_plugins(sources, allowed, name, own)
     added = manager.added_options()
     if sources.line({**specs, **config.specs_of_options(added)}).help:
         from elastic_core.config.explain import help_text
 
-        show(own_help() if own_help else help_text(added))
+        show(command.help_text() if command else help_text(added))
         raise _HelpPrinted
     try:
-        reading = config.read(sources, added, own=own, backend_named=manager.backend_named, others=others, **more)
+        more |= {"backend_named": manager.backend_named, "others": others}
+        reading = config.read(sources, added, own=own, require_script=command is None, **more)
     except ConfigurationError:
         for failure in manager.failures:  # perhaps the plugin would have added a flag that is unknown without it
             _complain(f"elastic: plugin failed to load: {failure}")

@@ -12,8 +12,7 @@ from elastic_core.cli import show as show
 from elastic_core.cli import to_json as to_json
 from elastic_core.compose.plan import Plan as Plan
 from elastic_core.compose.policy import script_entry as script_entry
-from elastic_core.config.explain import command_help as command_help
-from elastic_core.config.spec import Spec as Spec
+from elastic_core.config import Command as Command
 from elastic_core.devices import ASKING as ASKING
 from elastic_core.devices import count_workers as count_workers
 from elastic_core.health.board import StatusBoard as StatusBoard

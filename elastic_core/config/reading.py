@@ -332,6 +332,7 @@ class Command:
         required: settings that must not be empty, each with the error message to show if it is empty.
         alone: whether to ignore environment variables and the config file, so that the command works even if they are
             invalid.
+        like_run: whether the command accepts all flags of `run`, which its help text does not repeat.
     """
 
     name: str
@@ -343,12 +344,14 @@ class Command:
     codes: Mapping[ExitCode, str] = field(default_factory=dict)
     required: Mapping[str, str] = field(default_factory=dict)
     alone: bool = False
+    like_run: bool = False
 
     @functools.cached_property
     def specs(self) -> dict[str, Spec]:
         """All the command's settings and flags, by name."""
         shared = {name: replace(SPECS[name], help=text or SPECS[name].help) for name, text in self.shared.items()}
-        return {**shared, **BEFORE_PLUGINS, **{spec.name: spec for spec in self.own}}
+        settings = SPECS if self.like_run else {**shared, **BEFORE_PLUGINS}
+        return {**settings, **{spec.name: spec for spec in self.own}}
 
     @property
     def words(self) -> str:
@@ -359,7 +362,8 @@ class Command:
         """Return the output of `--help`."""
         from elastic_core.config.explain import command_help
 
-        return command_help(self.about, self.specs.values(), self.example or self.words, self.codes)
+        flags = self.own if self.like_run else self.specs.values()
+        return command_help(self.about, flags, self.example or self.words, self.codes)
 
 
 def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:

@@ -149,29 +149,23 @@ receives SIGTERM or SIGINT.
 )
 
 
-EXPLAIN = (_JSON,)
-"""The flags of `elastic explain` in addition to those of `elastic run`."""
-
-
-def explain_help() -> str:
-    """Return the output of `elastic explain --help`."""
-    from elastic_core.config.explain import command_help
-
-    return command_help(
-        """\
+EXPLAIN = Command(
+    "explain",
+    """\
 usage: elastic explain [--json] [flags of elastic run] [script]
 
 Shows the configuration that elastic run would use with the same flags, variables and config file, and
 the origin of each value. No workers are started. For the flags, see elastic run --help.
 """,
-        (_JSON,),
-        "elastic explain --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py",
-        {
-            ExitCode.SUCCESS: "the configuration is valid",
-            ExitCode.BAD_CONFIGURATION: "the configuration is invalid; every problem is listed",
-        },
-    )
-
+    {},
+    (_JSON,),
+    example="elastic explain --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py",
+    codes={
+        ExitCode.SUCCESS: "the configuration is valid",
+        ExitCode.BAD_CONFIGURATION: "the configuration is invalid; every problem is listed",
+    },
+    like_run=True,
+)
 
 PLUGINS = Command(
     "plugins",

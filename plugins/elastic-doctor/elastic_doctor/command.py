@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.diagnostics import (
-    command_help,
+    Command,
     configure_log,
     integer,
     own_flag,
@@ -25,7 +25,6 @@ from elastic_core.plugin import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from elastic_core.diagnostics import Spec
     from elastic_core.plugin import Context, Duration
 
 
@@ -35,9 +34,7 @@ def run(context: Context, words: Sequence[str]) -> int:
     from elastic_doctor import finding
     from elastic_doctor.examine import Examination
 
-    manager, reading = read_like_run(
-        words, doctor_help, DOCTOR, "elastic-doctor", new_run_id=lambda: "doctor", require_script=False
-    )
+    manager, reading = read_like_run(words, DOCTOR, new_run_id=lambda: "doctor")
     configure_log(reading, manager)
     plan, options, script = plan_for(reading, manager), DoctorOptions(**reading.own), reading.script
     work = script_entry(plan.settings, script, reading.script_args, os.environ).work if script else None
@@ -66,35 +63,9 @@ class DoctorOptions:
     peers_timeout: Duration = 60.0
 
 
-DOCTOR: tuple[Spec, ...] = (
-    own_flag("json", parse_boolean, False, "print JSON"),
-    own_flag("expect_store", parse_boolean, False, "report an unreachable store as a fault"),
-    own_flag(
-        "peers",
-        integer(0),
-        0,
-        "number of doctors, including this one, that connect to each other and compare versions",
-        "N",
-    ),
-    own_flag(
-        "timeout", seconds(above=0), DoctorOptions.timeout, "time limit for each check that may hang", "S", "seconds"
-    ),
-    own_flag(
-        "peers_timeout",
-        seconds(above=0),
-        DoctorOptions.peers_timeout,
-        "how long to wait for all doctors to join",
-        "S",
-        "seconds",
-    ),
-)
-"""The flags of `elastic doctor`, in addition to those of `elastic run`."""
-
-
-def doctor_help() -> str:
-    """Return the output of `elastic doctor --help`."""
-    return command_help(
-        """\
+DOCTOR = Command(
+    "doctor",
+    """\
 usage: elastic doctor [flags] [flags of elastic run] [script]
 
 Checks whether a run with the same flags, variables and config file would work on this machine:
@@ -102,13 +73,41 @@ plugins, versions, limits, torch, names and addresses, and the connection to the
 workers, changes nothing, and does not run the script. For each problem, it suggests a remedy. For
 the flags of elastic run, see elastic run --help.
 """,
-        DOCTOR,
-        "elastic doctor --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py",
-        {
-            ExitCode.SUCCESS: "no faults; there may be warnings",
-            ExitCode.BAD_CONFIGURATION: "a run would fail on this machine, or with these flags",
-            ExitCode.RENDEZVOUS_TIMEOUT: "too few doctors joined (--peers)",
-            ExitCode.STORE_UNREACHABLE: "the store does not answer, although a server listens, or --expect-store or "
-            "--peers is set",
-        },
-    )
+    {},
+    (
+        own_flag("json", parse_boolean, False, "print JSON"),
+        own_flag("expect_store", parse_boolean, False, "report an unreachable store as a fault"),
+        own_flag(
+            "peers",
+            integer(0),
+            0,
+            "number of doctors, including this one, that connect to each other and compare versions",
+            "N",
+        ),
+        own_flag(
+            "timeout",
+            seconds(above=0),
+            DoctorOptions.timeout,
+            "time limit for each check that may hang",
+            "S",
+            "seconds",
+        ),
+        own_flag(
+            "peers_timeout",
+            seconds(above=0),
+            DoctorOptions.peers_timeout,
+            "how long to wait for all doctors to join",
+            "S",
+            "seconds",
+        ),
+    ),
+    example="elastic doctor --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py",
+    codes={
+        ExitCode.SUCCESS: "no faults; there may be warnings",
+        ExitCode.BAD_CONFIGURATION: "a run would fail on this machine, or with these flags",
+        ExitCode.RENDEZVOUS_TIMEOUT: "too few doctors joined (--peers)",
+        ExitCode.STORE_UNREACHABLE: "the store does not answer, although a server listens, or --expect-store or "
+        "--peers is set",
+    },
+    like_run=True,
+)

@@ -33,7 +33,7 @@ class TestDoctor(CommandContract):
 def read(tmp_path):
     def read(*argv, environ=None):
         sources = config.Sources(argv, environ or {}, tmp_path)
-        return config.read(sources, new_run_id=lambda: "doctor", require_script=False, own=DOCTOR)
+        return config.read(sources, new_run_id=lambda: "doctor", require_script=False, own=DOCTOR.own)
 
     return read
 
@@ -68,9 +68,7 @@ def elastic_add_options():
 def test_plugin_option_named_like_a_doctor_flag_is_omitted(put_on_path, monkeypatch):
     put_on_path("greedy", {"elastic": ["greedy = greedy_plugin"]}, {"greedy_plugin": GREEDY})
     monkeypatch.setenv("ELASTIC_PEERS", "5")
-    _, reading = cli.read_like_run(
-        ["--team=red"], own=DOCTOR, asked="elastic-doctor", new_run_id=lambda: "doctor", require_script=False
-    )
+    _, reading = cli.read_like_run(["--team=red"], DOCTOR, new_run_id=lambda: "doctor")
     assert DoctorOptions(**reading.own).peers == 0
     assert (reading.added["team"], "peers" in reading.added) == ("red", False)
 
@@ -84,7 +82,7 @@ def test_all_problems_are_reported_together(read):
 def test_help_lists_every_doctor_flag(capsys):
     assert cli.main(["doctor", "--help"]) == 0
     output = capsys.readouterr().out
-    assert all(spec.flag in output for spec in DOCTOR)
+    assert all(spec.flag in output for spec in DOCTOR.own)
 
 
 @pytest.mark.integration
