@@ -38,15 +38,6 @@ usage: elastic COMMAND [...]
   --version  print the version
   --help     print this help; elastic COMMAND --help describes a command
 """
-_SUMMARIES = {
-    "run": "start the workers of this node, and restart them after a failure",
-    "explain": "show the configuration that `run` would use, with the origin of each value",
-    "plugins": "list the installed plugins, what they provide, and any that failed to load",
-    "status": "show a running job: round, members, missing nodes, failures",
-    "drain": "ask one node to leave its job, and wait until it has left",
-    "stop": "ask all nodes of a job to leave, and wait until they have left",
-    "serve": "host a rendezvous store in a separate process",
-}
 
 
 def entry_point(argv: Sequence[str] | None = None) -> NoReturn:
@@ -198,30 +189,31 @@ def version(argv: Sequence[str]) -> None:
 def usage(argv: Sequence[str]) -> None:
     """Run `elastic --help`, which includes the plugins' commands."""
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.hooks.records import CommandRecord
+    from elastic_core.hooks.records import COMMANDS, CommandRecord
 
     records = [item.record for item in PluginManager.load(os.environ).records(CommandRecord)]
-    listed = [*_SUMMARIES.items(), *((record.name, record.summary) for record in records)]
+    listed = [*COMMANDS.items(), *((record.name, record.summary) for record in records)]
     wide = max(len(name) for name, _ in listed)
     show(_USAGE.format(commands="\n".join(f"  {name:<{wide}}  {summary}" for name, summary in listed)))
 
 
 def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
     from elastic_core import config
+    from elastic_core.config.reading import BEFORE_PLUGINS
     from elastic_core.config.sources import to_load
     from elastic_core.hooks.calls import Contexts
-    from elastic_core.hooks.records import CommandRecord
+    from elastic_core.hooks.records import COMMANDS, CommandRecord
     from elastic_core.hooks.selection import names_of
     from elastic_core.log import show_unless_configured
 
     sources = config.Sources(argv, os.environ, current_folder(), f"elastic {name}")
-    allowed = sources.allowed_plugins(config.Command(name, "", {}).specs)
+    allowed = sources.allowed_plugins(BEFORE_PLUGINS)
     manager = _load_plugins(sources, allowed, name)
     names = [name for item in manager.records(CommandRecord) for name in names_of(item.record)]
     if name not in names:
         from elastic_core.text import did_you_mean
 
-        known = [*(known for known in _COMMANDS if not known.startswith("-") and known != "help"), *names]
+        known = [*COMMANDS, *names]
         home = CommandRecord.homes.get(name)
         if by := next((by for source, by in manager.blocked.items() if source.distribution == home), ""):
             advice = f"; {home} is blocked by {by}"

@@ -103,7 +103,7 @@ class Sources:
         self._line: CommandLine | None = None
         self._files: dict[object, ConfigFile] = {}  # by the value of --config
 
-    def allowed_plugins(self, specs: Mapping[str, Spec] = SPECS) -> tuple[str, ...] | None:
+    def allowed_plugins(self, specs: Mapping[str, Spec]) -> tuple[str, ...] | None:
         """Return the distributions whose plugins the `plugins` setting allows, or None if all are allowed.
 
         `specs` contains the command's flags. If the command line has an unknown flag, which a plugin may add, the

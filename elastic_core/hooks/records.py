@@ -348,8 +348,16 @@ T = TypeVar("T")
 
 _WORD = re.compile("[a-z0-9][a-z0-9-]*")
 _TAKEN = ("plugins", "config", "help", "log-level", "log_level", "log-format", "log_format")
-COMMANDS = ("run", "explain", "plugins", "status", "drain", "stop", "serve")
-"""The core's commands, in the order of `elastic --help`."""
+COMMANDS = {
+    "run": "start the workers of this node, and restart them after a failure",
+    "explain": "show the configuration that `run` would use, with the origin of each value",
+    "plugins": "list the installed plugins, what they provide, and any that failed to load",
+    "status": "show a running job: round, members, missing nodes, failures",
+    "drain": "ask one node to leave its job, and wait until it has left",
+    "stop": "ask all nodes of a job to leave, and wait until they have left",
+    "serve": "host a rendezvous store in a separate process",
+}
+"""The core's commands and their summaries, in the order of `elastic --help`."""
 
 
 def checked(hook: str, returned: Any, expected: type[T]) -> list[T]:
