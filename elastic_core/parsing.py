@@ -207,40 +207,38 @@ def parser_of(option: Option) -> Parser[Any]:
     """Return the parser for a plugin's option. Its errors do not reveal a secret value."""
     if option.type is bool:  # never secret
         return parse_boolean
+    bounds = (option.least, option.above, option.most)
     if option.type is str:
-        parse: Parser[Any] = parse_text
+        read: Parser[Any] = parse_text
     elif option.type is int:
-        parse = _within(_whole_number, "a whole number", option.least, option.above, option.most)
+        read = _within(_whole_number, "a whole number", *bounds)
+    elif option.unit == "seconds":
+        read = _within(_seconds, "a number of seconds", *bounds)
     else:
-        read, what = (_seconds, "a number of seconds") if option.unit == "seconds" else (_number, "a number")
-        parse = _within(read, what, option.least, option.above, option.most)
-    parse = parse if option.check is None else _checked(parse, option.check)
-    return _silent(parse) if option.secret else parse
+        read = _within(_number, "a number", *bounds)
 
-
-def _checked(parse: Parser[T], check: Callable[[T], object]) -> Parser[T]:
-    def parse_checked(raw: object) -> T:
-        value = parse(raw)
+    def parse(raw: object) -> Any:
         try:
-            check(value)
-        except ValueError:
-            raise
-        except Exception as error:  # a bug in a plugin must not look like one in the core
-            raise ValueError(f"the plugin's check failed: {described_error(error)}, found {value!r}") from error
-        return value
-
-    return parse_checked
-
-
-def _silent(parse: Parser[Any]) -> Parser[Any]:
-    def parse_secret(raw: object) -> Any:
-        try:
-            return parse(raw)
+            value = read(raw)
+            if option.check is not None:
+                _check(option.check, value)
         except ValueError as error:
+            if not option.secret:
+                raise
             text = str(error).partition(", found")[0].replace(str(raw) or HIDDEN, HIDDEN)
             raise ValueError(f"{text}, found {HIDDEN}") from None
+        return value
 
-    return parse_secret
+    return parse
+
+
+def _check(check: Callable[[Any], object], value: object) -> None:
+    try:
+        check(value)
+    except ValueError:
+        raise
+    except Exception as error:  # a bug in a plugin must not look like one in the core
+        raise ValueError(f"the plugin's check failed: {described_error(error)}, found {value!r}") from error
 
 
 _NODES = "N or MIN:MAX nodes with 1 <= MIN <= MAX (such as 2 or 1:4)"
