@@ -1,5 +1,5 @@
-"""Provides the time, and computes the pauses between attempts. Only this module reads the system's clocks. All other
-modules receive a `Clock` or the current instant."""
+"""Provides the time, and computes the pauses between attempts. Only this module reads the system's clocks. Code that
+decides something receives a `Clock` or the current instant, so that tests can choose the time."""
 
 from __future__ import annotations
 

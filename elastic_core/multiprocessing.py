@@ -79,7 +79,7 @@ class PContext:
         self._clock = SystemClock()
         self._specs = specs
         self._events = EventQueue(self._clock)
-        self._processes = LocalWorkers(_ByRank(starters), policy, os.environ, self._clock)
+        self._processes = LocalWorkers(_ByRank(starters), policy, os.environ)
         self._stop = GroupStop(self._processes, self._events, self._clock, _KILL_TIMEOUT)
         self._pids: dict[int, int] = {}
         self._result: RunProcsResult | None = None

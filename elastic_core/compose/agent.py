@@ -158,7 +158,7 @@ def parts_for(
     with contextlib.ExitStack() as stack:
         how = policy.group_policy(settings, local_world_size, environ, stack, logs_specs)
         variables = policy.inherited(settings, environ, manager.secret_options(), manager.added_options())
-        workers = LocalWorkers(plan.start_with(entry.work), how, variables, SystemClock())
+        workers = LocalWorkers(plan.start_with(entry.work), how, variables)
         stack.callback(workers.close)
         watchdog = plan.made_watchdog()
         if watchdog is not None:

@@ -50,7 +50,6 @@ class Evidence:
 
     Args:
         timestamp: when the agent noticed the exit, in seconds since the epoch.
-        stopped: whether the worker exited on a signal from the agent.
         out_of_memory: evidence that the kernel killed the worker for lack of memory; empty if there is none.
         fault: why the worker failed, apart from its exit code: it hung, or its return value cannot be read.
         stack: the worker's stacks when it ended, if known.
@@ -62,7 +61,6 @@ class Evidence:
     error_file: str
     error_data: dict[str, Any]
     timestamp: float
-    stopped: bool = False
     out_of_memory: str = ""
     fault: str = ""
     stack: str = ""
@@ -81,7 +79,7 @@ class Evidence:
         """Whether the worker failed, as opposed to exiting on the agent's signal. A worker that hung has failed, as has
         one that wrote an error file and exited with an error code."""
         wrote = bool(self.error_data) and not _UNKNOWN.match(error_message(self.error_data))
-        return bool(self.fault) or (self.exit.exitcode != 0 and (wrote or not self.stopped))
+        return bool(self.fault) or (self.exit.exitcode != 0 and (wrote or not self.exit.obeyed))
 
     @property
     def shows_traceback(self) -> bool:
@@ -217,7 +215,7 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
     """Return one worker's failure record."""
     ended = evidence.exit
     reason = evidence.fault or decode_exit(ended.exitcode, evidence.out_of_memory)
-    if evidence.stopped and not evidence.fault:
+    if ended.obeyed and not evidence.fault:
         reason = "had already failed when the agent stopped it"
         if not evidence.failed:
             reason = "wrote a traceback and was still running when the agent stopped it"

@@ -46,13 +46,14 @@ from elastic_core.workers.streams import OutputPolicy, round_folder
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.clock import Duration, Instant
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.workers import RoundPlan, Starter, WorkerRanks, WorkerSample
     from elastic_core.workers.numa import Binding
     from elastic_core.workers.process import Cpus, EnvironmentMaker, FileLimit
 
 
+_CLOCK = SystemClock()
 _END_PATIENCE: Duration = 5.0  # seconds for a killed worker to exit after other workers have failed to start
 
 
@@ -112,7 +113,6 @@ class LocalWorkers:
         starter: Starter,
         policy: GroupPolicy,
         parent_environment: Mapping[str, str],
-        clock: Clock | None = None,
         counters: Callable[[], Mapping[Path, str]] = oom_counters,
     ) -> None:
         self._counters = counters
@@ -121,7 +121,6 @@ class LocalWorkers:
         self._parent = parent_environment
         visible = parent_environment.get("CUDA_VISIBLE_DEVICES")
         self._binding = policy.binding.seen_through(visible) if policy.binding else None
-        self._clock = clock or SystemClock()
         self._guardian: Guardian | None = None
         self._lifeline = -1
         self._scratch: Path | None = None
@@ -266,10 +265,10 @@ class LocalWorkers:
         leader = sessions.leader_of(pid, {worker.pid: worker.start for worker in running.values()})
         if leader is None or (local := running[leader].ranks.local) in current.faults:
             return None
-        hanging = HangingWorker(running[leader], current.output, self._parent, self._clock)
+        hanging = HangingWorker(running[leader], current.output, self._parent)
         current.stacks[local] = hanging.stacks(pid) if ask else NOT_ASKED
         current.faults[local] = reason
-        current.exits[local] = (WorkerExit(local, leader, -signal.SIGKILL), self._clock.timestamp())
+        current.exits[local] = (WorkerExit(local, leader, -signal.SIGKILL), _CLOCK.timestamp())
         hanging.kill(pid, wait=ask)
         return local
 
@@ -336,7 +335,7 @@ class LocalWorkers:
             return
         fresh = [w for w in self._running_workers() if w.reap()]
         exits = in_causal_order([self._exit_of(worker) for worker in fresh])
-        now = self._clock.timestamp()
+        now = _CLOCK.timestamp()
         self._round.exits.update({ended.local_rank: (ended, now) for ended in exits})
         self._round.unreported += exits
 
@@ -379,7 +378,7 @@ class LocalWorkers:
     def _ensure_guardian(self) -> Guardian:
         if self._guardian is None:
             with interrupts_held():
-                self._guardian = Guardian(lifeline=self._lifeline, clock=self._clock)
+                self._guardian = Guardian(self._lifeline)
         return self._guardian
 
     def _ensure_helpers(self) -> tuple[Guardian, Path]:
@@ -454,7 +453,6 @@ class LocalWorkers:
             error_file=str(error_file),
             error_data=read_error_file(error_file),
             timestamp=timestamp,
-            stopped=ended.obeyed,
             out_of_memory=current.oom.explanation(),
             fault=current.faults.get(ended.local_rank, ""),
             stack=stderr.dump() or current.stacks.get(ended.local_rank, ""),

@@ -17,7 +17,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import later
+from elastic_core.clock import SystemClock, later
 from elastic_core.interfaces.workers import WorkerSample
 from elastic_core.support.processes import interrupts_held
 from elastic_core.watchdog.beat import BEAT_FILE, HeartbeatFile
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from elastic_core.clock import Clock, Duration
+    from elastic_core.clock import Duration
     from elastic_core.workers.output import RoundOutput
     from elastic_core.workers.process import WorkerProcess
+
+_CLOCK = SystemClock()
 
 LOG, CPU, BEAT = "log", "cpu", "beat"
 NO_STACK = "no stack: "  # begins the text that is shown instead of a stack
@@ -127,7 +129,6 @@ class HangingWorker:
     worker: WorkerProcess
     output: RoundOutput
     environ: Mapping[str, str]
-    clock: Clock
 
     def stacks(self, pid: int) -> str:
         """Make the worker, and the process `pid` in its session, write their stacks and die. Returns an empty string if
@@ -170,12 +171,12 @@ class HangingWorker:
 
     def _ask(self, pids: Sequence[int]) -> None:
         """Ask each process for its stacks, and wait briefly for the process to end."""
-        until = later(self.clock.now(), ANSWER)
+        until = later(_CLOCK.now(), ANSWER)
         if pids and self.worker.pid not in pids:
             sessions.send(self.worker.pid, signal.SIGSTOP)  # otherwise, a shell would execute its next line
         for pid in pids:
             abort(pid)
-            left = max(until - self.clock.now(), 0.0)
+            left = max(until - _CLOCK.now(), 0.0)
             if pid == self.worker.pid:
                 wait_readable(self.worker.sentinel, left)
             else:

@@ -264,13 +264,12 @@ def test_non_regular_error_file_is_described_without_blocking(tmp_path):
 
 def evidence(local, exitcode, stopped=False, **changes):
     fields = {
-        "exit": WorkerExit(local, 100 + local, exitcode),
+        "exit": WorkerExit(local, 100 + local, exitcode, obeyed=stopped),
         "ranks": WorkerRanks(local, 10 + local, local),
         "tail": (f"last line of {local}",),
         "error_file": f"/e/{local}",
         "error_data": {},
         "timestamp": 5.0,
-        "stopped": stopped,
     }
     return Evidence(**{**fields, **changes})
 
