@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import traceback
-from dataclasses import dataclass
+from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import set_spawning_popen
@@ -130,14 +130,14 @@ def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch:
     Before the child unpickles the process, it must have the worker's streams and environment variables."""
     spawn = multiprocessing.get_context("spawn")
     own = [fd for fd, given in zip(_STREAM_NAMES, (launch.stdout, launch.stderr), strict=True) if given is not None]
-    call = _Parcel(_call(function, args, launch.local_rank), aside=False)
-    process = spawn.Process(target=_finish_and_leave, args=(call, str(launch.result), own))
     shared = _Shared()
     content = io.BytesIO()
-    preparation = get_preparation_data(process.name)
-    preparation["authkey"] = bytes(preparation["authkey"])
     set_spawning_popen(cast("Any", shared))
     try:
+        call = partial(pickle.loads, bytes(_pickled(_call(function, args, launch.local_rank))))
+        process = spawn.Process(target=_finish_and_leave, args=(call, str(launch.result), own))
+        preparation = get_preparation_data(process.name)
+        preparation["authkey"] = bytes(preparation["authkey"])
         for what in (preparation, process):
             ForkingPickler(content, pickle.HIGHEST_PROTOCOL).dump(what)
     except _UNPICKLABLE as error:
@@ -161,47 +161,40 @@ class _Shared:
 
 
 class _Parcel:
-    """A value for the child, which unpickles it only in `opened`, when it has the worker's environment and streams.
+    """A value for the child, which calls the parcel when it has the worker's environment and streams.
 
-    If `aside` is True, the pickled value is passed in a memory file instead of multiprocessing's pipe. A spawned child
-    reads this pipe only after it has imported its main module. If the child died before that, a full pipe would block
-    the agent forever, because the agent itself holds the pipe's read end."""
+    A forked child has the value. Other children unpickle the value from a memory file, not from multiprocessing's pipe.
+    A spawned child reads this pipe only after it has imported its main module. If the child died before that, a full
+    pipe would block the agent forever, because the agent itself holds the pipe's read end."""
 
-    def __init__(self, value: Any, aside: bool = True) -> None:
+    def __init__(self, value: Any) -> None:
         self._value = value
-        self._aside = aside
         self._memory: Connection | None = None
 
-    def __reduce__(self) -> tuple[type[_Received], tuple[bytes | Connection]]:
-        with interrupts_allowed():  # multiprocessing pickles arguments, which may be large, before it starts a process
-            pickled = ForkingPickler.dumps(self._value)
-        if not self._aside:
-            return _Received, (bytes(pickled),)
+    def __call__(self) -> Any:
+        return self._value
+
+    def __reduce__(self) -> tuple[type[partial[Any]], tuple[Callable[[Connection], Any], Connection]]:
+        pickled = _pickled(self._value)
         self._memory = Connection(os.memfd_create("elastic-worker"), writable=False)
         with open(self._memory.fileno(), "wb", closefd=False) as file:
             file.write(pickled)
-        return _Received, (self._memory,)
-
-    def opened(self) -> Any:
-        return self._value
+        return partial, (_unpickled, self._memory)
 
     def close(self) -> None:
         if self._memory is not None:
             self._memory.close()
 
 
-@dataclass(frozen=True)
-class _Received:
-    """A parcel in a process that was not forked from the agent."""
+def _pickled(value: Any) -> memoryview:
+    with interrupts_allowed():  # multiprocessing pickles arguments, which may be large, before it starts a process
+        return ForkingPickler.dumps(value)
 
-    content: bytes | Connection
 
-    def opened(self) -> Any:
-        if isinstance(self.content, bytes):
-            return pickle.loads(self.content)
-        with self.content, open(self.content.fileno(), "rb", closefd=False) as file:
-            file.seek(0)
-            return pickle.load(file)
+def _unpickled(memory: Connection) -> Any:
+    with memory, open(memory.fileno(), "rb", closefd=False) as file:
+        file.seek(0)
+        return pickle.load(file)
 
 
 class _FunctionChild:
@@ -228,8 +221,8 @@ def _as_connection(fd: int | None) -> Connection | None:
 
 
 def _run(
-    call: _Parcel | _Received,
-    environment: _Parcel | _Received,
+    call: Callable[[], Any],
+    environment: Callable[[], dict[str, str]],
     streams: tuple[Connection | None, Connection | None],
     mark: Connection | None,
     result: str,
@@ -247,12 +240,12 @@ def _run(
             stream.close()
             _attach(_STREAM_NAMES[target], target)
     os.environ.clear()
-    os.environ.update(environment.opened())
+    os.environ.update(environment())
     bind(cpus)
     (_finish_and_leave if method == "spawn" else _finish)(call, result)
 
 
-def _finish_and_leave(call: _Parcel | _Received, result: str, own: Iterable[int] = ()) -> None:
+def _finish_and_leave(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:
     """Call `_finish`, and exit without finalizing the interpreter if torch.distributed has been imported."""
     try:
         _finish(call, result, own)
@@ -279,13 +272,14 @@ def _leave() -> NoReturn:
     os._exit(0)
 
 
-def _finish(call: _Parcel | _Received, result: str, own: Iterable[int] = ()) -> None:
+def _finish(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:
     """Make the call and save its outcome. `own` lists the streams that belong to the worker, not to the agent."""
     for fd in own:
         _attach(_STREAM_NAMES[fd], fd)
-    error_file.ErrorHandler().initialize()
+    errors = error_file.ErrorHandler()
+    errors.initialize()
     try:
-        function, *args = call.opened()
+        function, *args = call()
         _store(function(*args), result)
     except SystemExit as left:
         if isinstance(left.code, int) and not -(2**31) <= left.code < 2**31:
@@ -293,9 +287,8 @@ def _finish(call: _Parcel | _Received, result: str, own: Iterable[int] = ()) -> 
             raise SystemExit(255) from None
         raise
     except Exception as error:
-        path = os.environ.get(error_file.VARIABLE)
-        if path and not os.path.exists(path):  # the function has not written one itself
-            error_file.write(path, error_file.content_of(error))
+        if not os.path.exists(os.environ.get(error_file.VARIABLE, "")):  # the function has not written one itself
+            errors.record_exception(error)
         raise
 
 
