@@ -4,6 +4,7 @@ The agent only checks whether the file's content has changed, and measures time 
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 from typing import TYPE_CHECKING
@@ -20,7 +21,6 @@ BEAT_FILE = "ELASTIC_BEAT_FILE"
 
 _CONTENT = struct.Struct("d")
 _CLOCK = SystemClock()
-_page: mmap.mmap | bytearray | None = None
 
 
 def beat() -> None:
@@ -29,23 +29,15 @@ def beat() -> None:
 
     A call takes about a microsecond and never raises. Any thread of the worker, and any of its child processes, may
     call this function. Without `--hang-timeout`, it has no effect."""
-    page = _page
-    _CONTENT.pack_into(_open_page() if page is None else page, 0, _CLOCK.now())
+    _CONTENT.pack_into(_page(), 0, _CLOCK.now())
 
 
-def _open_page() -> mmap.mmap | bytearray:
-    global _page
-    _page = mapped(BEAT_FILE, _CONTENT.size)
-    return _page
+@functools.cache
+def _page() -> mmap.mmap | bytearray:
+    return mapped(BEAT_FILE, _CONTENT.size)
 
 
-def _forget_page() -> None:
-    """Forget the page in a forked child, which may be a worker with another file."""
-    global _page
-    _page = None
-
-
-os.register_at_fork(after_in_child=_forget_page)
+os.register_at_fork(after_in_child=_page.cache_clear)  # a forked child may be a worker with another file
 
 
 class HeartbeatFile(PageFile):
