@@ -19,7 +19,7 @@ from elastic_core.interfaces.workers import Launch, Leftover, WorkerExit
 from elastic_core.log import get_logger, tolerating
 from elastic_core.stop import STOP_FILE, StopFile
 from elastic_core.support.processes import interrupts_held
-from elastic_core.workers import sessions
+from elastic_core.workers import hang, sessions
 from elastic_core.workers.failure import (
     Evidence,
     OomWatch,
@@ -29,7 +29,7 @@ from elastic_core.workers.failure import (
     read_error_file,
 )
 from elastic_core.workers.guardian import Guardian
-from elastic_core.workers.hang import NOT_ASKED, Activity, HangingWorker
+from elastic_core.workers.hang import Activity
 from elastic_core.workers.output import FULL, RoundOutput, make_folder, unwritable
 from elastic_core.workers.process import (
     NO_CPUS,
@@ -95,8 +95,6 @@ class _Round:
     exits: dict[int, tuple[WorkerExit, float]] = field(default_factory=dict)
     signals: set[int] = field(default_factory=set)
     asked: set[tuple[int, int, bool]] = field(default_factory=set)
-    faults: dict[int, str] = field(default_factory=dict)  # why workers failed, apart from their exit codes
-    stacks: dict[int, str] = field(default_factory=dict)  # for killed workers whose stderr does not contain a stack
     unreported: list[WorkerExit] = field(default_factory=list)  # exits that `reap` has not returned yet
 
     @property
@@ -263,13 +261,14 @@ class LocalWorkers:
             get_logger().warning("timer ignored", pid=pid, reason="the process has left its worker's session")
         running = {worker.pid: worker for worker in self._running_workers()}
         leader = sessions.leader_of(pid, {worker.pid: worker.start for worker in running.values()})
-        if leader is None or (local := running[leader].ranks.local) in current.faults:
+        if leader is None or running[leader].fault:
             return None
-        hanging = HangingWorker(running[leader], current.output, self._parent)
-        current.stacks[local] = hanging.stacks(pid) if ask else NOT_ASKED
-        current.faults[local] = reason
+        worker = running[leader]
+        worker.stack = hang.stacks(worker, pid, current.output, self._parent) if ask else hang.NOT_ASKED
+        worker.fault = reason
+        local = worker.ranks.local
         current.exits[local] = (WorkerExit(local, leader, -signal.SIGKILL), _CLOCK.timestamp())
-        hanging.kill(pid, wait=ask)
+        hang.kill(worker, pid, wait=ask)
         return local
 
     def leftovers(self) -> list[Leftover]:
@@ -349,7 +348,7 @@ class LocalWorkers:
     def _exit_of(self, worker: WorkerProcess) -> WorkerExit:
         """Return the exit of a worker that has ended. A worker that was killed because it hung has not obeyed."""
         code, obeyed = worker.exitcode or 0, False
-        if self._round is not None and self._round.signals and worker.ranks.local not in self._round.faults:
+        if self._round is not None and self._round.signals and not worker.fault:
             obeyed = code == 0 or bool(self._round.signals & {-code, code - 128})
         return WorkerExit(worker.ranks.local, worker.pid, code, obeyed)
 
@@ -439,8 +438,8 @@ class LocalWorkers:
         self._look_for_ends()
 
     def _explained(self, current: _Round) -> dict[int, ProcessFailure]:
-        bad = (ended for ended in current.exits.values() if ended[0].exitcode or ended[0].local_rank in current.faults)
-        return explain([self._evidence(current, *ended) for ended in bad], current.plan)
+        bad = [it for it in current.exits.values() if it[0].exitcode or current.workers[it[0].local_rank].fault]
+        return explain([self._evidence(current, *it) for it in bad], current.plan)
 
     def _evidence(self, current: _Round, ended: WorkerExit, timestamp: float) -> Evidence:
         worker = current.workers[ended.local_rank]
@@ -454,22 +453,22 @@ class LocalWorkers:
             error_data=read_error_file(error_file),
             timestamp=timestamp,
             out_of_memory=current.oom.explanation(),
-            fault=current.faults.get(ended.local_rank, ""),
-            stack=stderr.dump() or current.stacks.get(ended.local_rank, ""),
+            fault=worker.fault,
+            stack=stderr.dump() or worker.stack,
         )
 
     def _read_values(self, current: _Round) -> dict[int, Any]:
         """Return the values of the workers that succeeded. A worker whose value cannot be read has failed."""
         values: dict[int, Any] = {}
-        for local, worker in current.workers.items():
-            if worker.exitcode != 0 or local in current.faults:
+        for worker in current.workers.values():
+            if worker.exitcode != 0 or worker.fault:
                 continue
             try:
                 values[worker.ranks.world] = self._starter.result(worker.launch)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - unpickling runs the user's code
                 values[worker.ranks.world] = None
                 if worker.launch.result.exists():  # otherwise, the function called os._exit or exec
-                    current.faults[local] = f"its return value cannot be read: {error}"
+                    worker.fault = f"its return value cannot be read: {error}"
         return values
 
     def _close_leftover_sentinels(self) -> None:

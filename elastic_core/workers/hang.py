@@ -14,7 +14,6 @@ import resource
 import shutil
 import signal
 import subprocess
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock, later
@@ -122,66 +121,62 @@ def _cpu_seconds(workers: Sequence[WorkerProcess]) -> dict[int, float]:
     return seconds
 
 
-@dataclass(frozen=True)
-class HangingWorker:
-    """A worker that is about to be killed. The PATH in `environ` is searched for py-spy."""
+def stacks(worker: WorkerProcess, pid: int, output: RoundOutput, environ: Mapping[str, str]) -> str:
+    """Make the worker, and the process `pid` in its session, write their stacks and die. Returns an empty string if a
+    stack has arrived. Otherwise, returns py-spy's output or the reason why there is no stack. The PATH in `environ` is
+    searched for py-spy."""
+    stderr = output.stderr(worker.ranks.local)
+    stderr.expect_dump()
+    asked = _processes_to_ask(worker, pid)
+    _ask(worker, asked)
+    output.pump.catch_up(CONSOLE)
+    if stderr.dump():
+        return ""
+    silent = asked[0] if asked else pid
+    why = silence_reason(silent) if asked else _NOT_PYTHON
+    text, no_spy = pyspy_dump(silent, environ, SPY) if _runs(silent) else ("", "")
+    return text or NO_STACK + "; ".join(filter(None, (why, no_spy)))
 
-    worker: WorkerProcess
-    output: RoundOutput
-    environ: Mapping[str, str]
 
-    def stacks(self, pid: int) -> str:
-        """Make the worker, and the process `pid` in its session, write their stacks and die. Returns an empty string if
-        a stack has arrived. Otherwise, returns py-spy's output or the reason why there is no stack."""
-        stderr = self.output.stderr(self.worker.ranks.local)
-        stderr.expect_dump()
-        asked = self._processes_to_ask(pid)
-        self._ask(asked)
-        if stderr.dump():
-            return ""
-        silent = asked[0] if asked else pid
-        why = silence_reason(silent) if asked else _NOT_PYTHON
-        text, no_spy = pyspy_dump(silent, self.environ, SPY) if _runs(silent) else ("", "")
-        return text or NO_STACK + "; ".join(filter(None, (why, no_spy)))
+def kill(worker: WorkerProcess, pid: int, wait: bool) -> None:
+    """Kill the hung process and the rest of the worker's session except helpers.
 
-    def kill(self, pid: int, wait: bool) -> None:
-        """Kill the hung process and the rest of the worker's session except helpers.
+    Args:
+        wait: whether to wait until the worker has ended. Wait only for a few workers, because waiting for many workers
+            that hang in the kernel would delay the agent.
+    """
+    leaders = {worker.pid: worker.start}
+    if sessions.leader_of(pid, leaders):  # the process may have died of SIGABRT already
+        sessions.send(pid, signal.SIGKILL)
+    sessions.kill_all_but_helpers(leaders)
+    if wait:
+        wait_readable(worker.sentinel, END)
 
-        Args:
-            wait: whether to wait until the worker has ended. Wait only for a few workers, because waiting for many
-                workers that hang in the kernel would delay the agent.
-        """
-        leaders = {self.worker.pid: self.worker.start}
-        if sessions.leader_of(pid, leaders):  # the process may have died of SIGABRT already
-            sessions.send(pid, signal.SIGKILL)
-        sessions.kill_all_but_helpers(leaders)
-        if wait:
-            wait_readable(self.worker.sentinel, END)
 
-    def _processes_to_ask(self, pid: int) -> list[int]:
-        """Return the hung process and the worker. If the worker is a program that started Python, such as a shell,
-        return the processes that it started instead of the worker."""
-        leader = self.worker.pid
-        first = [pid] if pid != leader and _catches_abort(pid) else []
-        if _catches_abort(leader):
-            return [*first, leader]
-        members = sorted(sessions.members({leader: self.worker.start}), key=lambda stat: (stat.start, stat.pid))
-        below = [stat.pid for stat in members if stat.pid not in (pid, leader) and _catches_abort(stat.pid)]
-        return [*first, *below[:_MOST_BELOW]]
+def _processes_to_ask(worker: WorkerProcess, pid: int) -> list[int]:
+    """Return the hung process and the worker. If the worker is a program that started Python, such as a shell, return
+    the processes that it started instead of the worker."""
+    leader = worker.pid
+    first = [pid] if pid != leader and _catches_abort(pid) else []
+    if _catches_abort(leader):
+        return [*first, leader]
+    members = sorted(sessions.members({leader: worker.start}), key=lambda stat: (stat.start, stat.pid))
+    below = [stat.pid for stat in members if stat.pid not in (pid, leader) and _catches_abort(stat.pid)]
+    return [*first, *below[:_MOST_BELOW]]
 
-    def _ask(self, pids: Sequence[int]) -> None:
-        """Ask each process for its stacks, and wait briefly for the process to end."""
-        until = later(_CLOCK.now(), ANSWER)
-        if pids and self.worker.pid not in pids:
-            sessions.send(self.worker.pid, signal.SIGSTOP)  # otherwise, a shell would execute its next line
-        for pid in pids:
-            abort(pid)
-            left = max(until - _CLOCK.now(), 0.0)
-            if pid == self.worker.pid:
-                wait_readable(self.worker.sentinel, left)
-            else:
-                _wait_for_end(pid, left)
-        self.output.pump.catch_up(CONSOLE)
+
+def _ask(worker: WorkerProcess, pids: Sequence[int]) -> None:
+    """Ask each process for its stacks, and wait briefly for the process to end."""
+    until = later(_CLOCK.now(), ANSWER)
+    if pids and worker.pid not in pids:
+        sessions.send(worker.pid, signal.SIGSTOP)  # otherwise, a shell would execute its next line
+    for pid in pids:
+        abort(pid)
+        left = max(until - _CLOCK.now(), 0.0)
+        if pid == worker.pid:
+            wait_readable(worker.sentinel, left)
+        else:
+            _wait_for_end(pid, left)
 
 
 def _runs(pid: int) -> bool:

@@ -184,7 +184,8 @@ class _CommandChild:
 class WorkerProcess:
     """A worker that has been started. The process id and `start` (clock ticks since boot) together identify the worker.
 
-    `sentinel` becomes readable when the worker has ended. It is -1 before `watch` and after `reap` or `release`."""
+    `sentinel` becomes readable when the worker has ended. It is -1 before `watch` and after `reap` or `release`.
+    For `fault` and `stack`, see `failure.Evidence`."""
 
     ranks: WorkerRanks
     launch: Launch
@@ -192,6 +193,8 @@ class WorkerProcess:
     start: int
     sentinel: int = -1
     exitcode: int | None = None
+    fault: str = ""
+    stack: str = ""
 
     @property
     def pid(self) -> int:
