@@ -16,9 +16,8 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.clock import Instant, SystemClock, later
+from elastic_core.clock import SystemClock, later
 from elastic_core.support.processes import process_runs, process_start_time
-from elastic_core.watchdog.deadlines import Deadlines, Timer
 from elastic_core.watchdog.guard import TimerClient, TimerRequest
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class TimerServer(abc.ABC):
     def __init__(self, request_queue: RequestQueue, max_interval: float, daemon: bool = True) -> None:
         self._request_queue = request_queue
         self._max_interval = max_interval
-        self._due: Deadlines[None] = Deadlines()  # in seconds since the epoch, as in requests
+        self._deadlines: dict[tuple[Any, str], float] = {}  # of running timers, in seconds since the epoch
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="timer-server", daemon=daemon)
 
@@ -115,9 +114,8 @@ class TimerServer(abc.ABC):
 
         Only the first request is waited for. The queue's size may include a request that never arrives, because its
         worker died while writing it."""
-        due = self._due.next_deadline()
-        left = self._max_interval if due is None else max(0.0, due - _CLOCK.timestamp())
-        requests = self._request_queue.get(1, min(left, self._max_interval))
+        left = min(self._deadlines.values(), default=math.inf) - _CLOCK.timestamp()
+        requests = self._request_queue.get(1, max(0.0, min(left, self._max_interval)))
         more = self._request_queue.size() if requests else 0
         return requests + self._request_queue.get(more, 0) if more > 0 else requests
 
@@ -126,7 +124,7 @@ class TimerServer(abc.ABC):
             self._schedule(request)
         self.register_timers(requests)
         now = _CLOCK.timestamp()
-        self._due.expired(Instant(now))
+        self._deadlines = {timer: deadline for timer, deadline in self._deadlines.items() if deadline > now}
         hung = self.get_expired_timers(now)
         self.clear_timers({worker_id for worker_id, timers in hung.items() if self._ended(worker_id, timers)})
 
@@ -135,11 +133,10 @@ class TimerServer(abc.ABC):
         `max_interval` seconds."""
         if not isinstance(request, TimerRequest):
             return
-        if 0 <= request.expiration_time < math.inf:
-            deadline = Instant(request.expiration_time)
-            self._due.acquire(Timer(request.worker_id, request.scope_id, deadline, None))
+        if request.expiration_time < 0:
+            self._deadlines.pop((request.worker_id, request.scope_id), None)
         else:
-            self._due.release(request.worker_id, request.scope_id)
+            self._deadlines[request.worker_id, request.scope_id] = request.expiration_time
 
     def _ended(self, worker_id: Any, timers: list[TimerRequest]) -> bool:
         from elastic_core.log import get_logger
