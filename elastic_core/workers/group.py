@@ -141,7 +141,7 @@ class LocalWorkers:
         """
         for folder in folders:
             try:
-                self._ensure_guardian().scratch(folder)
+                self._ensure_helpers()[0].scratch(folder)
             except OSError as error:
                 raise cannot_start(error, 1) from error
 
@@ -374,21 +374,17 @@ class LocalWorkers:
             get_logger().warning("output lost", reason=reason)
         return folder
 
-    def _ensure_guardian(self) -> Guardian:
+    def _ensure_helpers(self) -> tuple[Guardian, Path]:
         if self._guardian is None:
             with interrupts_held():
                 self._guardian = Guardian(self._lifeline)
-        return self._guardian
-
-    def _ensure_helpers(self) -> tuple[Guardian, Path]:
-        guardian = self._ensure_guardian()
         if self._scratch is not None and not self._scratch.is_dir():
             self._close_scratch()  # something has cleaned up /tmp
         if self._scratch is None:
             with interrupts_held():
                 self._scratch, self._scratch_lock = _temporary_folder()
-                guardian.scratch(str(self._scratch))
-        return guardian, self._scratch
+                self._guardian.scratch(str(self._scratch))
+        return self._guardian, self._scratch
 
     def _close_scratch(self) -> None:
         if self._scratch is not None:
