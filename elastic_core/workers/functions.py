@@ -62,15 +62,14 @@ class FunctionStarter:
         environment = _Parcel(launch.environment)
         streams = tuple(_as_connection(fd) for fd in (launch.stdout, launch.stderr))
         mark = _as_connection(launch.mark)
-        method = self._context.get_start_method()
-        everything = (call, environment, streams, mark, str(launch.result), launch.cpus, method)
+        everything = (call, environment, streams, mark, str(launch.result), launch.cpus, self._method)
         process = self._context.Process(target=_run, args=everything)  # type: ignore[attr-defined]
         try:
-            if method == "forkserver":
+            if self._method == "forkserver":
                 _start_fork_server()
             # Another thread's child would keep the pipe that shows this child's end. With other methods, starting may
             # take long, and may run the user's code.
-            with no_forks if method == "fork" else contextlib.nullcontext():
+            with no_forks if self._method == "fork" else contextlib.nullcontext():
                 process.start()
             # The program's own calls of multiprocessing, in any thread, would reap the child and lose its exit code.
             multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
@@ -81,7 +80,7 @@ class FunctionStarter:
                 stream.close()  # immediately, because a stream ends only when its last write end is closed
             call.close()
             environment.close()
-        return _FunctionChild(process, reaped_elsewhere=method == "forkserver")
+        return _FunctionChild(process, reaped_elsewhere=self._method == "forkserver")
 
     def result(self, launch: Launch) -> object:
         return read_function_result(launch)

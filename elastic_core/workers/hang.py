@@ -116,8 +116,7 @@ def _cpu_seconds(workers: Sequence[WorkerProcess]) -> dict[int, float]:
             times = psutil.Process(process.pid).cpu_times()
         except psutil.Error:
             continue  # it has ended
-        if leader in seconds:
-            seconds[leader] += times.user + times.system + times.children_user + times.children_system
+        seconds[leader] += times.user + times.system + times.children_user + times.children_system
     return seconds
 
 

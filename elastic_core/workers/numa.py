@@ -9,7 +9,7 @@ import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.workers.process import NO_CPUS
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from elastic_core.workers.process import Cpus
 
 Mode = Literal["node", "socket", "exclusive", "core-complex"]
-MODES: tuple[Mode, ...] = ("node", "socket", "exclusive", "core-complex")
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 def mode_of(options: Any) -> Mode | None:
