@@ -256,18 +256,16 @@ class LocalWorkers:
         current = self._round
         if current is None:
             return None
-        lives = sessions.leader_of(pid, {pid: sessions.start_of(pid)})
-        if lives and not sessions.leader_of(pid, current.leaders):
+        leader = sessions.leader_of(pid, current.leaders)
+        if leader is None and sessions.leader_of(pid, {pid: sessions.start_of(pid)}):  # the process is running
             get_logger().warning("timer ignored", pid=pid, reason="the process has left its worker's session")
-        running = {worker.pid: worker for worker in self._running_workers()}
-        leader = sessions.leader_of(pid, {worker.pid: worker.start for worker in running.values()})
-        if leader is None or running[leader].fault:
+        worker = next((worker for worker in self._running_workers() if worker.pid == leader), None)
+        if worker is None or worker.fault:
             return None
-        worker = running[leader]
         worker.stack = hang.stacks(worker, pid, current.output, self._parent) if ask else hang.NOT_ASKED
         worker.fault = reason
         local = worker.ranks.local
-        current.exits[local] = (WorkerExit(local, leader, -signal.SIGKILL), _CLOCK.timestamp())
+        current.exits[local] = (WorkerExit(local, worker.pid, -signal.SIGKILL), _CLOCK.timestamp())
         hang.kill(worker, pid, wait=ask)
         return local
 
