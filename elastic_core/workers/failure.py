@@ -269,11 +269,8 @@ def in_causal_order(exits: Sequence[WorkerExit]) -> list[WorkerExit]:
 
 
 class OomWatch:
-    """Counts out-of-memory kills from the start of a round.
-
-    Args:
-        counters: maps each counter file to the scope that it covers, starting with the narrowest scope.
-    """
+    """Counts out-of-memory kills from the start of a round. `counters` maps each counter file to the scope that it
+    covers, starting with the narrowest scope."""
 
     def __init__(self, counters: Mapping[Path, str]) -> None:
         self._scopes = counters

@@ -134,11 +134,8 @@ class LocalWorkers:
         self._lifeline = lifeline
 
     def guard(self, folders: Iterable[str]) -> None:
-        """Ensure that these folders are removed, by `close` or, if the agent is killed, by the guardian.
-
-        Raises:
-            ConfigurationError: a limit on this machine prevents the guardian from starting.
-        """
+        """Ensure that these folders are removed, by `close` or, if the agent is killed, by the guardian. Raises
+        ConfigurationError if a limit on this machine prevents the guardian from starting."""
         for folder in folders:
             try:
                 self._ensure_helpers()[0].scratch(folder)

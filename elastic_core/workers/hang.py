@@ -51,11 +51,7 @@ END: Duration = 1.0  # for a killed worker to exit
 
 
 class Activity:
-    """Reads the signs of progress of one round's workers.
-
-    Args:
-        sources: the signs to read, a subset of `log`, `cpu` and `beat`.
-    """
+    """Reads one round's signs of progress in `sources`, a subset of `log`, `cpu` and `beat`."""
 
     def __init__(self, sources: Collection[str], output: RoundOutput) -> None:
         self._sources = frozenset(sources)
@@ -65,11 +61,7 @@ class Activity:
 
     def environment(self, local_rank: int, scratch: Path) -> dict[str, str]:
         """Create a worker's heartbeat file in `scratch`, if heartbeats are read. Returns the environment variables that
-        the worker needs.
-
-        Raises:
-            OSError: the file cannot be created.
-        """
+        the worker needs. Raises OSError if the file cannot be created."""
         if BEAT not in self._sources:
             return {}
         path = scratch / f"beat-{local_rank}"
@@ -138,12 +130,8 @@ def stacks(worker: WorkerProcess, pid: int, output: RoundOutput, environ: Mappin
 
 
 def kill(worker: WorkerProcess, pid: int, wait: bool) -> None:
-    """Kill the hung process and the rest of the worker's session except helpers.
-
-    Args:
-        wait: whether to wait until the worker has ended. Wait only for a few workers, because waiting for many workers
-            that hang in the kernel would delay the agent.
-    """
+    """Kill the hung process and the rest of the worker's session except helpers, and wait until the worker has ended if
+    `wait` is True. Waiting for many workers that hang in the kernel would delay the agent."""
     leaders = {worker.pid: worker.start}
     if sessions.leader_of(pid, leaders):  # the process may have died of SIGABRT already
         sessions.send(pid, signal.SIGKILL)

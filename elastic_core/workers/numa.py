@@ -23,11 +23,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 def mode_of(options: Any) -> Mode | None:
     """Return the mode that `options` selects, or None for no binding. `options` is a mode's name or torch's
-    `NumaOptions`, of which only `affinity_mode` is used.
-
-    Raises:
-        ConfigurationError: there is no such mode.
-    """
+    `NumaOptions`, of which only `affinity_mode` is used. Raises ConfigurationError if there is no such mode."""
     given = getattr(options, "affinity_mode", options)
     word: Mode | None = getattr(given, "value", given)
     if word is not None and word not in MODES:
