@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from elastic_core.log import get_logger
 from elastic_core.support.files import open_to_append
-from elastic_core.workers.streams import FILTERED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,10 +36,12 @@ _MOVES = re.compile(rb"\x1b\[[0-9;]*[A-HSTf]|\x1b\[[0-3]?J")  # would overwrite 
 class FileSink:
     """A log file opened for appending. Opening the file may raise OSError.
 
-    The first write error is logged and closes the file. `descriptor` is then None."""
+    The first write error is logged and closes the file. `descriptor` is then None. `later` says where later output
+    appears."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, later: str = "goes to the console") -> None:
         self._path = path
+        self._later = later
         self.descriptor: int | None = open_to_append(path)
 
     def write(self, data: bytes) -> bytes:
@@ -64,9 +65,7 @@ class FileSink:
         return None if descriptor is None else _closed(descriptor)
 
     def _log(self, error: OSError) -> None:
-        filtered = self._path.stem.startswith(FILTERED)
-        where = "appears only in the workers' regular output" if filtered else "goes to the console"
-        consequence = f"the file ends here; later output {where}"
+        consequence = f"the file ends here; later output {self._later}"
         get_logger().error("output lost", file=str(self._path), reason=error.strerror, consequence=consequence)
 
 

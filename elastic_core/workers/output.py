@@ -298,13 +298,14 @@ class RoundOutput:
         return [*self._write_ends, *(file.descriptor for file in self._own_files()), *self.pump.owned()]
 
     def _open(self, local_rank: int, stream: Stream, plan: StreamPlan) -> None:
-        place, path, filtered = (local_rank, stream), plan.only_file, plan.filtered
-        if path is not None and (path.is_file() or not path.exists()):  # not a device, which cannot be read back
+        place, path, filtered = (local_rank, stream), plan.file, plan.filtered
+        only_there = not plan.console and filtered is None
+        if path and only_there and (path.is_file() or not path.exists()):  # not a device, which cannot be read back
             own = self._sources[place] = OwnFile(path)
             self._ends[place] = own.descriptor
             return
         if filtered is not None and filtered not in self._filtered:
-            self._filtered[filtered] = FileSink(filtered)
+            self._filtered[filtered] = FileSink(filtered, "appears only in the workers' regular output")
         chosen = self._filtered[filtered] if filtered is not None else None
         channel = self._sources[place] = Channel(plan, self._consoles[stream], chosen, self._screen)
         read_end, write_end = os.pipe()

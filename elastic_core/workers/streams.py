@@ -35,9 +35,6 @@ class Stream(enum.IntEnum):
 DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
 TERMINAL_PREFIX = "[rank${rank}] "
 
-FILTERED = "filtered"
-"""The name, without a suffix, of the files that collect the filtered lines of all workers."""
-
 StreamChoice = Callable[[int], int]
 """Maps a local rank to bits of `Stream`."""
 
@@ -102,11 +99,6 @@ class StreamPlan:
     label: bytes = b""  # the prefix of filtered lines, because all workers share the file
     keeps_tail: bool = False
 
-    @property
-    def only_file(self) -> Path | None:
-        """The stream's file if all output goes only there, otherwise None."""
-        return self.file if not self.console and self.filtered is None else None
-
 
 def plan_stream(
     stream: Stream,
@@ -140,7 +132,7 @@ def plan_stream(
         prefix=prefix if tee or (terminal and len(plan.ranks) > 1) else b"",
         terminal=terminal,
         file=file,
-        filtered=(Path(chosen) if chosen else folder / f"{FILTERED}.{stream.suffix}") if filters else None,
+        filtered=(Path(chosen) if chosen else folder / f"filtered.{stream.suffix}") if filters else None,
         filters=tuple(map(_as_bytes, filters)),
         label=label if filters else b"",
         keeps_tail=stream is Stream.ERR,
