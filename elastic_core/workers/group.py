@@ -38,6 +38,7 @@ from elastic_core.workers.process import (
     cannot_start,
     limit_files,
     make_exits_visible,
+    process_sentinel,
     remedy,
     wait_readable,
 )
@@ -275,11 +276,8 @@ class LocalWorkers:
 
     def leftover_sentinels(self) -> Collection[int]:
         self._close_leftover_sentinels()
-        for leftover in self.leftovers():
-            try:
-                self._leftover_sentinels.append(os.pidfd_open(leftover.pid))
-            except (AttributeError, OSError):
-                continue  # the process has ended, or there are no pidfds and the caller checks again later
+        found = (process_sentinel(leftover.pid) for leftover in self.leftovers())
+        self._leftover_sentinels += (sentinel for sentinel in found if sentinel is not None)
         return self._leftover_sentinels
 
     def drain(self) -> int | None:

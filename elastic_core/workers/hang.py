@@ -22,7 +22,7 @@ from elastic_core.support.processes import interrupts_held
 from elastic_core.watchdog.beat import BEAT_FILE, HeartbeatFile
 from elastic_core.workers import sessions
 from elastic_core.workers.channel import LONGEST_LINE, bounded
-from elastic_core.workers.process import wait_readable
+from elastic_core.workers.process import process_sentinel, wait_readable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -174,14 +174,9 @@ def _runs(pid: int) -> bool:
 
 def _wait_for_end(pid: int, patience: Duration) -> None:
     """Wait for a process that is not a child of this one to end. Without pidfds, return immediately."""
-    try:
-        fd = os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        return
-    try:
-        wait_readable(fd, patience)
-    finally:
-        os.close(fd)
+    if (sentinel := process_sentinel(pid)) is not None:
+        wait_readable(sentinel, patience)
+        os.close(sentinel)
 
 
 def _catches_abort(pid: int) -> bool:

@@ -252,10 +252,16 @@ def make_exits_visible() -> None:
 def open_sentinel(pid: int) -> int:
     """Return a sentinel for a child, to be closed by the caller. Raises OSError if no descriptors or threads are
     left."""
+    sentinel = process_sentinel(pid)  # there is none if other code has already reaped the child
+    return thread_sentinel(pid) if sentinel is None else sentinel
+
+
+def process_sentinel(pid: int) -> int | None:
+    """Return a sentinel for any process, or None if it has been reaped or the kernel is older than Linux 5.3."""
     try:
         return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # no pidfds (before Linux 5.3), or other code has already reaped the child
-        return thread_sentinel(pid)
+    except (AttributeError, OSError):
+        return None
 
 
 def thread_sentinel(pid: int) -> int:
