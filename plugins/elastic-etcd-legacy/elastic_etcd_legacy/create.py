@@ -101,7 +101,7 @@ def _settings(params: RendezvousParameters) -> LegacySettings:
 
 
 def _store(client: EtcdClient, prefix: str, lease: int) -> Store:
-    from elastic_etcd.store import EtcdStore
+    from elastic_etcd.store.torch_store import EtcdStore
 
     store: Store = EtcdStore(client, prefix, lease=lease)
     return store

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from elastic_etcd.backend.create import create_backend
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.server import EtcdServer
-    from elastic_etcd.store import EtcdStore
+    from elastic_etcd.store.torch_store import EtcdStore
 
 __all__ = ["EtcdClient", "EtcdRendezvousBackend", "EtcdServer", "EtcdStore", "create_backend"]
 if not TYPE_CHECKING:
@@ -20,6 +20,6 @@ if not TYPE_CHECKING:
             "elastic_etcd.backend.create": "create_backend",
             "elastic_etcd.client.client": "EtcdClient",
             "elastic_etcd.server": "EtcdServer",
-            "elastic_etcd.store": "EtcdStore",
+            "elastic_etcd.store.torch_store": "EtcdStore",
         },
     )

@@ -90,7 +90,7 @@ def _store(context: Context) -> Store:
 
     from elastic_etcd.backend.create import client_for
     from elastic_etcd.parameters import read_parameters
-    from elastic_etcd.store import EtcdStore
+    from elastic_etcd.store.torch_store import EtcdStore
 
     options = context.options
     parameters = read_parameters(options["endpoint"], options, origin="store", endpoint_origin="store: endpoint")

@@ -158,7 +158,7 @@ def test_probe_rejects_arbitrary_http_bodies(body):
 
 @pytest.mark.torch
 def test_add_to_a_foreign_value_counts_or_raises_value_error(etcd, client):
-    from elastic_etcd.store import EtcdStore
+    from elastic_etcd import EtcdStore
 
     store = EtcdStore(client, "/decoders-store/")
     words = (b"\xff", b"-0", b"+5", b" 7\n", b"1_000", b"0x10", b"1e5", b"-" * 10, "٣".encode(), b"9" * 5000)

@@ -82,7 +82,7 @@ def lossy(client):
 
 @pytest.fixture
 def make(client, prefix):
-    from elastic_etcd.store import EtcdStore
+    from elastic_etcd import EtcdStore
 
     made = []
 
@@ -248,7 +248,7 @@ def test_unanswered_write_with_expired_marker_is_not_repeated(dist, make, lossy,
 
 
 def test_closed_stores_leave_no_keys_and_no_leases(servers, connect, prefix):
-    from elastic_etcd.store import EtcdStore
+    from elastic_etcd import EtcdStore
 
     server = servers.single()
     client = connect(server.endpoint)
@@ -346,7 +346,7 @@ def test_multi_set_splits_large_values(make):
 def test_store_held_only_by_prefix_store_works(dist, make):
     import gc
 
-    from elastic_etcd.store import EtcdStore
+    from elastic_etcd import EtcdStore
 
     outer = dist.PrefixStore("x", make())
     gc.collect()
@@ -375,8 +375,8 @@ def test_operations_raise_network_error_if_nothing_listens(dist, make, connect):
 
 def test_operations_without_permission_raise_store_error(dist, servers, connect):
     import cluster
+    from elastic_etcd import EtcdStore
     from elastic_etcd.client.members import Login
-    from elastic_etcd.store import EtcdStore
 
     server = servers.single(users=(cluster.User("me", "secret", b"/mine/"),))
     client = connect(server.endpoint, login=Login("me", "secret"))

@@ -177,7 +177,7 @@ def _round_store(parameters: EtcdParameters, keys: Keys, name: str) -> Store:
 
         kind = KeyStore
         if sys.modules.get("torch"):
-            from elastic_etcd.store import EtcdStore
+            from elastic_etcd.store.torch_store import EtcdStore
 
             kind = EtcdStore
         client = client_for(parameters)
@@ -187,7 +187,7 @@ def _round_store(parameters: EtcdParameters, keys: Keys, name: str) -> Store:
 
 
 def _lasting_store(params: RendezvousParameters, parameters: EtcdParameters) -> Store:
-    from elastic_etcd.store import EtcdStore
+    from elastic_etcd.store.torch_store import EtcdStore
 
     client, keys = client_for(parameters), Keys(parameters.prefix, params.run_id)
     try:
