@@ -144,11 +144,7 @@ def _is_possible(document: Rendezvous) -> bool:
     return not confirmed
 
 
-def _ignore_silently(key: bytes, reason: str) -> None:
-    """Do nothing. This is the default for `ignore`."""
-
-
-def view_of(keys: Keys, pairs: Mapping[bytes, KeyValue], ignore: Ignore = _ignore_silently) -> DocumentView:
+def view_of(keys: Keys, pairs: Mapping[bytes, KeyValue], ignore: Ignore = lambda key, reason: None) -> DocumentView:
     """Build the view of these keys. Invalid records are passed to `ignore` with the reason, and treated as absent. The
     view keeps an invalid document's revision, so that a node can remove the document."""
     pair = pairs.get(keys.document)

@@ -14,34 +14,20 @@ if TYPE_CHECKING:
 DEFAULT_PREFIX = "/torchelastic/p2p"
 
 
-@dataclass(frozen=True)
 class Keys:
-    """The keys of one run. Nodes watch the keys under `followed`, which excludes the rounds' stores.
+    """The keys of one run, all of which begin with `root`. Nodes watch the keys under `followed`, which excludes the
+    rounds' stores. `document` is the document's key.
 
     Args:
         prefix: prefix of all runs' keys; leading and trailing slashes are ignored.
         run_id: the job's run ID. It is percent-encoded in the keys, so that no two jobs share a key.
     """
 
-    prefix: str
-    run_id: str
-
-    @property
-    def root(self) -> str:
-        """The prefix of all of this run's keys."""
-        stem = self.prefix.strip("/")
-        name = f"run_{quote(self.run_id, safe='')}"
-        return f"/{stem}/{name}/" if stem else f"/{name}/"
-
-    @property
-    def followed(self) -> bytes:
-        """The prefix of the document's and the keep-alives' keys."""
-        return f"{self.root}rdzv/".encode()
-
-    @property
-    def document(self) -> bytes:
-        """The document's key."""
-        return self.followed + b"active_version"
+    def __init__(self, prefix: str, run_id: str) -> None:
+        stem, name = prefix.strip("/"), f"run_{quote(run_id, safe='')}"
+        self.root = f"/{stem}/{name}/" if stem else f"/{name}/"
+        self.followed = f"{self.root}rdzv/".encode()
+        self.document = self.followed + b"active_version"
 
     def alive(self, version: int, rank: int) -> bytes:
         """Return the key of a rank's keep-alive."""
