@@ -46,15 +46,7 @@ def run(context: Context, words: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """The values of the flags in `DOCTOR`.
-
-    Args:
-        json: print JSON.
-        expect_store: report an unreachable store as a fault.
-        peers: number of doctors, including this one, that connect to each other (0: do not wait for other doctors).
-        timeout: time limit in seconds for each check that may hang.
-        peers_timeout: time limit in seconds for all doctors to join.
-    """
+    """The values of the flags in `DOCTOR`."""
 
     json: bool = False
     expect_store: bool = False
