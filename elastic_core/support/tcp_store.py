@@ -19,26 +19,21 @@ _TIMEOUT = timedelta(seconds=300)
 FILES = 12  # torch 2.13 opens 10 for a server and the server's own client
 
 
-def need_files() -> None:
-    """Raise OSError if this process cannot open `FILES` more files. Torch would then fail, abort the process, or try
-    for minutes to reach its own server."""
-    with contextlib.ExitStack() as files:
-        for _ in range(FILES):
-            files.callback(os.close, os.open(os.devnull, os.O_RDONLY))
-
-
 def start_tcp_store(sock: socket.socket, distributed: Any) -> Any:
     """Return a TCPStore that serves on this listening socket until the store is garbage-collected. The socket is also
     closed if the store cannot be started. `distributed` is the module `torch.distributed`.
 
     Raises:
-        OSError: this process cannot open enough files (see `need_files`).
+        OSError: this process cannot open `FILES` more files. Torch would then fail, abort the process, or try for
+            minutes to reach its own server.
         RuntimeError: torch cannot start the store.
     """
     host, port = sock.getsockname()[:2]
     own = "127.0.0.1" if host in ("::", "0.0.0.0") else host  # a socket at `::` also accepts IPv4, see `bound_socket`
     with sock:
-        need_files()
+        with contextlib.ExitStack() as files:
+            for _ in range(FILES):
+                files.callback(os.close, os.open(os.devnull, os.O_RDONLY))
         listens = sock.detach()
     inode = os.fstat(listens).st_ino
     try:

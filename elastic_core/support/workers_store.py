@@ -96,24 +96,22 @@ class WorkersStore:
         """
         if self._reservation is None or not self.hosted_by_agent:
             return
-        is_here = "torch" in sys.modules
-        if is_here:
-            from elastic_core.support.tcp_store import FILES, need_files, start_tcp_store
-
-            try:
-                need_files()
-            except OSError as error:
-                expected = f"this process cannot open {FILES} files for the workers' store: {error.strerror}"
-                raise ConfigurationError(
-                    Problem("ulimit -n", f"{expected}; raise the limit in the shell or service that starts the agent")
-                ) from error
         sock = self._reservation.listen(BACKLOG)
         self._reservation = None
-        if is_here:
-            self._store = start_tcp_store(sock, importlib.import_module("torch.distributed"))
-        else:
+        if "torch" not in sys.modules:
             self._host = self._host or _Host()
             self._host.serve(sock)
+            return
+        from elastic_core.support.tcp_store import FILES, start_tcp_store
+
+        distributed = importlib.import_module("torch.distributed")
+        try:
+            self._store = start_tcp_store(sock, distributed)
+        except OSError as error:
+            expected = f"this process cannot open {FILES} files for the workers' store: {error.strerror}"
+            raise ConfigurationError(
+                Problem("ulimit -n", f"{expected}; raise the limit in the shell or service that starts the agent")
+            ) from error
 
     def release(self) -> None:
         """Release the port, stop the server, and end the process that hosts the server, if there is one. Idempotent."""
