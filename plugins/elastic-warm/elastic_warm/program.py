@@ -30,13 +30,12 @@ import socket
 import sys
 import time
 import types
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from elastic_warm.unsafe_imports import RENEWALS, Watch, installation, installation_folders, working_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 PARENT_DEATH_SIGNAL, CHILD_SUBREAPER = 1, 36  # for prctl
 GO = b"go"
@@ -222,7 +221,11 @@ class Template:
         resource.setrlimit(resource.RLIMIT_DATA, self._limit)
         now = dict(os.environ)
         changed = {name: value for name, value in now.items() if self._environment.get(name) != value}
-        return Worker(fds[0], fds[1:], changed, self._environment.keys() - now.keys(), self._gc, me)
+        made = Worker(fds[0], fds[1:])
+        made.present(changed, self._environment.keys() - now.keys(), me)
+        if self._gc:
+            gc.enable()
+        return made
 
 
 def _may_leave_idle(policy: int, parameters: os.sched_param) -> bool:
@@ -260,36 +263,19 @@ def _new_main(script: str) -> types.ModuleType:
 
 
 class Worker:
-    """Turns this process into a worker. Only workers from a template use the last four arguments.
+    """Turns this process into a worker.
 
     Args:
         order: the descriptor of the document that specifies what to run.
         fds: the descriptors named in the order.
-        environment, without: variables that imports in the template have set, and variables that they have removed.
-        collects: whether automatic garbage collection is enabled.
-        between: the intermediate process that forked this one.
     """
 
-    def __init__(
-        self,
-        order: int,
-        fds: list[int],
-        environment: Mapping[str, str] | None = None,
-        without: frozenset[str] | set[str] = frozenset(),
-        collects: bool = True,
-        between: int = 0,
-    ) -> None:
+    def __init__(self, order: int, fds: list[int]) -> None:
         self._order = _read(order)
         self._fds: dict[str, int] = dict(zip(self._order["descriptors"], fds, strict=True))
-        self._environment = environment
-        self._without = without
-        self._collects = collects
-        self._between = between
 
     def run(self) -> int:
         """Run the user's code, and return the exit code. The code may also end the process itself."""
-        if self._environment is not None:
-            self._present(partial(self._become, self._environment))
         if "function" not in self._fds:
             os.close(self._fds.pop("talk"))
         for name, fd in self._fds.items():
@@ -308,13 +294,15 @@ class Worker:
             return _run_module(self._order["code"])
         return _run_code(self._order["code"]) if arguments[0] == "-c" else _run_script(arguments[0])
 
-    def _present(self, become: Callable[[], None]) -> None:
-        """Become a worker, notify the agent, and wait for its answer. On failure, exit, and the agent starts another
-        worker."""
+    def present(self, changed: Mapping[str, str], removed: Collection[str], between: int) -> None:
+        """Turn this copy of the template into a worker, notify the agent, and wait for its answer. On failure, exit,
+        and the agent starts another worker. `changed` and `removed` are the environment variables that imports in the
+        template have set and removed. `between` is the intermediate process that forked this one."""
+        environment = {**self._order["environment"], **changed}
         with socket.socket(fileno=os.dup(self._fds["talk"])) as talk:
             try:
-                become()
-                _wait_for_exit(self._between)
+                self._become({name: value for name, value in environment.items() if name not in removed})
+                _wait_for_exit(between)
                 talk.send(str(os.getpid()).encode())
                 begins = talk.recv(len(GO)) == GO
             except BaseException:  # noqa: BLE001 - no user code has run yet
@@ -322,7 +310,7 @@ class Worker:
         if not begins:
             os._exit(0)
 
-    def _become(self, changed: Mapping[str, str]) -> None:
+    def _become(self, environment: Mapping[str, str]) -> None:
         """Make this copy of the template look like a process that Python has just started."""
         os.setsid()
         for fd, name in enumerate(("stdin", "stdout", "stderr")):
@@ -335,9 +323,7 @@ class Worker:
         if self._order["folder"] not in ("", working_folder()):
             os.chdir(self._order["folder"])
         os.environ.clear()
-        os.environ.update({**self._order["environment"], **changed})
-        for name in self._without:
-            os.environ.pop(name, None)
+        os.environ.update(environment)
         if self._order["cpus"]:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, self._order["cpus"])
@@ -345,8 +331,6 @@ class Worker:
             sys.stdout.reconfigure(line_buffering=os.isatty(1))
         if os.environ.get("PYTHONFAULTHANDLER"):
             importlib.import_module("faulthandler").enable()
-        if self._collects:
-            gc.enable()
         importlib.invalidate_caches()
         _reseed()
 
