@@ -79,7 +79,6 @@ if TYPE_CHECKING:
         CLIENT_VARIABLE as CLIENT_VARIABLE, TimerClient as TimerClient, TimerRequest as TimerRequest,
         configure as configure, expires as expires
     )
-    from elastic_core.watchdog.deadlines import Deadlines as Deadlines, Timer as Timer
     from elastic_core.interfaces.health import (
         CheckLevel as CheckLevel, CheckMoment as CheckMoment, CheckResult as CheckResult, CheckStatus as CheckStatus,
         AgentPhase as AgentPhase, AgentStatus as AgentStatus, AgentView as AgentView,
@@ -172,7 +171,6 @@ _HOMES = {
     "elastic_core.support.tcp_store": "start_tcp_store",
     # timers
     "elastic_core.watchdog.guard": "TimerClient TimerRequest configure expires CLIENT_VARIABLE",
-    "elastic_core.watchdog.deadlines": "Deadlines Timer",
     # health endpoints
     "elastic_core.interfaces.health": (
         "CheckLevel CheckMoment CheckResult CheckStatus HealthCheck HealthCheckServer AgentView AgentStatus "

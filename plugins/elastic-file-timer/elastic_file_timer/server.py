@@ -215,8 +215,8 @@ class FileTimerServer(Watchdog):
         effect."""
         now, timestamp = self._at
         found: dict[int, list[FileTimerRequest]] = {}
-        for timer in self._table.expired(later(now, deadline - timestamp)):
-            found.setdefault(timer.pid, []).append(timer.about)
+        for request in self._table.expired(later(now, deadline - timestamp)):
+            found.setdefault(request.worker_pid, []).append(request)
         return found
 
     def _judge(self, expired: dict[int, list[FileTimerRequest]]) -> None:

@@ -4,9 +4,10 @@ module does no I/O."""
 from __future__ import annotations
 
 from collections import Counter
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from elastic_core.plugin import Deadlines, Timer, get_logger, later, process_runs, process_start_time
+from elastic_core.plugin import get_logger, later, process_runs, process_start_time
 from elastic_file_timer.request import parse, without_torn_part
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _SHOWN = 200
 
 
 class TimerTable:
-    """The timers of one job.
+    """The timers of one job. Each has its own process and scope. A node has few timers, so a search looks at every one.
 
     Args:
         run_id: the job's run id; requests from other jobs are refused.
@@ -33,7 +34,7 @@ class TimerTable:
         self._run_id = run_id
         self._clock = clock
         self._most = most
-        self._deadlines: Deadlines[FileTimerRequest] = Deadlines()
+        self._running: dict[tuple[int, str], tuple[Instant, FileTimerRequest]] = {}
         self._refused: Counter[str] = Counter()
         self.taken = 0
 
@@ -61,20 +62,20 @@ class TimerTable:
         for request in requests:
             self._enter(request)
 
-    def expired(self, now: Instant) -> list[Timer[FileTimerRequest]]:
-        """Return the timers whose deadline has passed and whose process still runs, earliest first. Each timer is
-        returned only once."""
-        return [timer for timer in self._deadlines.expired(now) if process_runs(timer.pid, timer.about.started)]
+    def expired(self, now: Instant) -> list[FileTimerRequest]:
+        """Remove the timers whose deadline has passed. Returns those whose process still runs, earliest first."""
+        due = sorted(((at, key) for key, (at, _) in self._running.items() if at <= now), key=itemgetter(0))
+        removed = [self._running.pop(key)[1] for _, key in due]
+        return [request for request in removed if process_runs(request.worker_pid, request.started)]
 
     def next_deadline(self) -> Instant | None:
         """Return when the next timer expires, or None if no timer is running."""
-        return self._deadlines.next_deadline()
+        return min((at for at, _ in self._running.values()), default=None)
 
     def forget(self, pids: set[int]) -> None:
         """Remove the timers of these processes and of all processes that have exited."""
-        self._deadlines.forget(
-            {pid for pid in self._deadlines.pids() if pid in pids or process_start_time(pid) is None}
-        )
+        gone = {pid for pid, _ in self._running if pid in pids or process_start_time(pid) is None}
+        self._running = {key: timer for key, timer in self._running.items() if key[0] not in gone}
 
     def _enter(self, request: FileTimerRequest) -> None:
         line = request.to_json().encode
@@ -82,8 +83,8 @@ class TimerTable:
             self._refuse("another run", line(), f"expected the run id {self._run_id!r}, found {request.run_id!r}")
         elif request.releases:
             self.taken += 1
-            self._deadlines.release(request.worker_pid, request.scope_id)
-        elif len(self._deadlines) >= self._most:
+            self._running.pop((request.worker_pid, request.scope_id), None)
+        elif len(self._running) >= self._most:
             self._refuse("too many timers", line(), f"{self._most} timers are running, which is the maximum")
         else:
             self.taken += 1
@@ -99,7 +100,7 @@ class TimerTable:
         if request.started is None:
             request.started = process_start_time(request.worker_pid)
         if request.started is not None:
-            self._deadlines.acquire(Timer(request.worker_pid, request.scope_id, deadline, request))
+            self._running[request.worker_pid, request.scope_id] = (deadline, request)
 
     def _refuse(self, kind: str, line: bytes, reason: str) -> None:
         first = kind not in self._refused

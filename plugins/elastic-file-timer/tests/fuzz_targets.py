@@ -23,6 +23,6 @@ def timer_pipe(data):
         table.register(table.read(lines.feed(piece)))
     table.next_deadline()
     clock.advance(1e6)
-    for timer in table.expired(clock.now()):
-        assert printable(timer.scope) == timer.scope
+    for request in table.expired(clock.now()):
+        assert printable(request.scope_id) == request.scope_id
     table.forget({os.getpid()})

@@ -7,6 +7,8 @@ import pytest
 from elastic_file_timer import FileTimerRequest
 from elastic_file_timer.timer_table import TimerTable
 from elastic_testing import FakeClock
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from elastic_core.support.processes import process_start_time
 
@@ -47,7 +49,7 @@ def changed(request, **fields):
 
 
 def scopes(timers):
-    return [timer.scope for timer in timers]
+    return [timer.scope_id for timer in timers]
 
 
 def test_wall_clock_deadline_of_torchs_client_is_converted(table, clock):
@@ -140,3 +142,34 @@ def test_start_time_is_read_despite_a_misleading_program_name(start_process, tmp
     process.stdin.flush()
     assert process.stdout.readline() == "ready\n"
     assert process_start_time(process.pid) >= process_start_time(ME)
+
+
+SCOPES = st.sampled_from("abc")
+STEPS = st.one_of(
+    st.tuples(st.just("acquire"), SCOPES, st.integers(0, 20)),
+    st.tuples(st.just("release"), SCOPES),
+    st.tuples(st.just("expired"), st.integers(0, 20)),
+    st.tuples(st.just("forget"), st.sampled_from([set(), {ME}])),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(STEPS, max_size=30))
+def test_running_timers_are_those_that_were_not_released(steps):
+    table, running = TimerTable("job", FakeClock(EPOCH)), {}
+    for number, (step, *arguments) in enumerate(steps):
+        if step == "acquire":
+            scope, deadline = arguments
+            running[scope] = deadline + number / 100  # distinct, so that their order is unique
+            take(table, line(request(scope, running[scope])))
+        elif step == "release":
+            running.pop(*arguments, None)
+            take(table, line(changed(request(*arguments), expiration_time=-1.0)))
+        elif step == "forget":
+            running = {} if ME in arguments[0] else running
+            table.forget(*arguments)
+        else:
+            due = sorted((it for it in running if running[it] <= arguments[0]), key=running.get)
+            assert scopes(table.expired(*arguments)) == due
+            running = {scope: deadline for scope, deadline in running.items() if scope not in due}
+        assert table.next_deadline() == min(running.values(), default=None)
