@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import selectors
 import socket
 import sys
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -48,14 +48,13 @@ def start_tcp_store(sock: socket.socket, distributed: Any) -> Any:
 def main() -> None:
     import site
 
+    threading.Thread(target=_leave_with_the_agent, daemon=True).start()  # the imports below may take many seconds
     site.main()  # .pth files may install import hooks
     sys.path[:] = sys.argv[2:]
     distributed = importlib.import_module("torch.distributed")
     stores: list[Any] = []
-    with selectors.DefaultSelector() as selector, socket.socket(fileno=int(sys.argv[1])) as control:
-        for descriptor in (0, control.fileno()):
-            selector.register(descriptor, selectors.EVENT_READ)
-        while not any(key.fd == 0 for key, _ in selector.select()):
+    with socket.socket(fileno=int(sys.argv[1])) as control:
+        while True:
             message, descriptors, *_ = socket.recv_fds(control, 1, 1)
             if not message:
                 break
@@ -64,6 +63,12 @@ def main() -> None:
                 stores.append(start_tcp_store(socket.socket(fileno=descriptors[0]), distributed))
             control.send(message)
         os._exit(0)
+
+
+def _leave_with_the_agent() -> None:
+    """Exit when standard input closes."""
+    os.read(0, 1)
+    os._exit(0)
 
 
 if __name__ == "__main__":

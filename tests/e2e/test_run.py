@@ -83,6 +83,7 @@ def test_pkill_elastic_leaves_no_worker(elastic):
         process.kill()
     assert len(named) < len(below)
     eventually(lambda: not any(process.is_running() and process.status() != "zombie" for process in below), "no worker")
+    eventually(lambda: not elastic.living(), "no process, even if it was started after the list was made")
 
 
 FAILS_AND_STAYS = """

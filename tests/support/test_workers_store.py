@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import sys
 import pytest
 
 from elastic_core.errors import ConfigurationError
+from elastic_core.support import tcp_store
 from elastic_core.support.workers_store import WorkersStore
 
 pytestmark = pytest.mark.torch
@@ -94,3 +96,18 @@ def test_port_of_an_earlier_round_is_avoided():
         pytest.skip("cannot create a network name space here")
     ports = done.stdout.split()
     assert (len(ports), len(set(ports[:4]))) == (5, 4), done.stderr
+
+
+def test_process_that_imports_torch_ends_with_its_agent(tmp_path):
+    slow = tmp_path / "torch"
+    slow.mkdir()
+    (slow / "__init__.py").write_text("import time; print('importing', flush=True); time.sleep(600)")
+    with contextlib.ExitStack() as stack:
+        _control, theirs = map(stack.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        command = [sys.executable, "-I", "-S", tcp_store.__file__, str(theirs.fileno()), str(tmp_path), *sys.path]
+        pipe, keeps = subprocess.PIPE, [theirs.fileno()]
+        process = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=keeps))
+        stack.callback(process.kill)
+        assert process.stdout.readline() == b"importing\n"
+        process.stdin.close()
+        assert process.wait(60) == 0
