@@ -24,6 +24,7 @@ from elastic_core.errors import ChildFailedError, ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
+from elastic_core.hooks.selection import Chosen
 from elastic_core.interfaces.handler import RendezvousHandler
 from elastic_core.log import show_unless_configured
 from elastic_core.parsing import find_option
@@ -257,9 +258,10 @@ class LocalElasticAgent(ProcessAgent):
         plan = _plan(config)
         settings = plan.settings
         backend = spec.rdzv_handler.get_backend()  # may be empty if the program has its own handler
-        if backend and (record := plan.manager.backend_named(backend)) is not None:
-            settings = replace(settings, rdzv_backend=record.name)
-            chosen = {**plan.chosen, RendezvousBackendRecord: replace(plan.backend, record=record, options={})}
+        if backend and plan.manager.backend_named(backend) is not None:
+            found = plan.manager.provided(RendezvousBackendRecord, backend)
+            settings = replace(settings, rdzv_backend=found.record.name)
+            chosen = {**plan.chosen, RendezvousBackendRecord: Chosen(found.record, found.source, {})}
             plan = replace(plan, settings=settings, chosen=chosen)
         self._run_plan = plan
         entry = _entry(settings, spec.entrypoint, spec.args)
