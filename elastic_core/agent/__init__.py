@@ -1,6 +1,6 @@
 """The agent, which starts the workers of one node, restarts them within the restart budget, and stops them."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from elastic_core.agent.agent import SimpleElasticAgent
 from elastic_core.agent.interface import (
@@ -13,6 +13,7 @@ from elastic_core.agent.interface import (
     WorkerState,
 )
 from elastic_core.agent.process_agent import ProcessAgent
+from elastic_core.support.imports import lazy_names
 
 if TYPE_CHECKING:
     from elastic_core.launch import LocalElasticAgent
@@ -29,12 +30,5 @@ __all__ = [
     "WorkerSpec",
     "WorkerState",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import `LocalElasticAgent` on first use. Its module loads plugins, which importing this package must not do."""
-    if name == "LocalElasticAgent":
-        from elastic_core.launch import LocalElasticAgent
-
-        return LocalElasticAgent
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # the module of `LocalElasticAgent` loads plugins, which importing this package must not do
+    __getattr__, _names = lazy_names(__name__, {"elastic_core.launch": "LocalElasticAgent"})
