@@ -66,7 +66,7 @@ class History:
     @property
     def restarts_by_round(self) -> dict[int, int]:
         """The number of restarts before each round, by round number."""
-        return {fact.round: fact.formed.restart_count for fact in self.rounds if fact.formed}
+        return {fact.round: fact.formed.restart_count for fact in self.rounds}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the history as a dictionary for JSON."""
@@ -119,7 +119,7 @@ class MetricRecorder:
         self._restarts = 0
 
     def __call__(self, fact: Fact) -> None:
-        if isinstance(fact, RoundFormed) and fact.formed is not None:
+        if isinstance(fact, RoundFormed):
             self._restarts = fact.formed.restart_count
         elif isinstance(fact, WorkersStarted):
             self._put_state("healthy")

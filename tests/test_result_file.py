@@ -8,6 +8,7 @@ import pytest
 
 from elastic_core import report
 from elastic_core.errors import ChildFailedError, ConfigurationError, ProcessFailure, UnkillableWorkersError
+from elastic_core.interfaces.node import Round
 from elastic_core.interfaces.observer import AgentFinished, RoundFormed, WorkersStarted
 from elastic_core.observers import History
 
@@ -17,7 +18,7 @@ FAILURE = ProcessFailure(1, 77, -9, global_rank=1, reason="killed by SIGKILL", s
 @pytest.fixture
 def history():
     history = History()
-    history(RoundFormed("job", 1, 0, 1, 0.1))
+    history(RoundFormed("job", 1, 0, 1, 0.1, Round(1, ())))
     history(WorkersStarted("job", 1, {0: 76, 1: 77}))
     return history
 

@@ -62,14 +62,14 @@ def after(status: AgentStatus, fact: Fact, now: float) -> AgentStatus:
 
 
 def _round_formed(status: AgentStatus, fact: RoundFormed, now: float) -> AgentStatus:
-    members = tuple(fact.formed.members) if fact.formed else ()
+    members = tuple(fact.formed.members)
     formed = RoundStatus(
         number=fact.round,
         nodes=fact.group_world_size,
         group_rank=fact.group_rank,
         world_size=sum(member.local_world_size for member in members),
         formed_at=now,
-        formed_because=fact.formed.reason if fact.formed else "",
+        formed_because=fact.formed.reason,
         rendezvous=fact.seconds,
     )
     return replace(
@@ -77,7 +77,7 @@ def _round_formed(status: AgentStatus, fact: RoundFormed, now: float) -> AgentSt
         round=fact.round,
         group_rank=fact.group_rank,
         members=members,
-        restart_count=fact.formed.restart_count if fact.formed else status.restart_count,
+        restart_count=fact.formed.restart_count,
         workers=(),
         rounds=(*status.rounds, formed)[-KEPT:],
     )

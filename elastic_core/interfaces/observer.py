@@ -24,7 +24,7 @@ class RoundFormed:
     group_rank: int
     group_world_size: int
     seconds: float
-    formed: Round | None = field(default=None, repr=False, compare=False)
+    formed: Round = field(repr=False, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the record without the members, for reports."""

@@ -13,6 +13,7 @@ from round_of_two import Ordered, fail, in_turn, succeed
 from elastic_core.agent import ProcessAgent, RunResult, WorkerState
 from elastic_core.agent.hang import HangPolicy
 from elastic_core.errors import ConfigurationError, Problem, ProcessFailure
+from elastic_core.interfaces.node import Round
 from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkersStarted
 from elastic_core.interfaces.workers import Expiry, WorkerRanks
 
@@ -85,7 +86,7 @@ def test_facts_are_reported_in_order(make_node):
         "AgentFinished",
     ]
     formed, started, first, second, decided, *_, finished = node.observer.facts
-    assert formed == RoundFormed("job", 1, 0, 1, 0.0)
+    assert formed == RoundFormed("job", 1, 0, 1, 0.0, Round(1, ()))
     assert started == WorkersStarted("job", 1, {0: 1000, 1: 1001}, {0: 0, 1: 1})
     assert (first.failure.global_rank, first.failure.caused_by) == (0, None)
     assert (second.failure.global_rank, second.failure.caused_by) == (1, 0)

@@ -17,6 +17,7 @@ from elastic_core.events import Event, open_handler
 from elastic_core.hooks import listing
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.health import AgentPhase, StopStatus
+from elastic_core.interfaces.node import Round
 from elastic_core.interfaces.observer import (
     AgentFinished,
     PhaseChanged,
@@ -39,7 +40,7 @@ def table(page, title):
 
 def test_page_lists_the_metadata_of_events(capsys):
     recorder = EventRecorder(open_handler("console"))
-    recorder(RoundFormed("job", 1, 0, 1, 0.1))
+    recorder(RoundFormed("job", 1, 0, 1, 0.1, Round(1, ())))
     recorder(WorkersStarted("job", 1, {0: 1}))
     recorder(WorkerFailed("job", ProcessFailure(0, 1, 1)))
     recorder(RestartDecided("job", 1, "failure", "", 1, 1))

@@ -7,6 +7,7 @@ import pytest
 from elastic_core.config import settings_from
 from elastic_core.hooks.calls import Contexts, notifier
 from elastic_core.hooks.manager import PluginManager
+from elastic_core.interfaces.node import Round
 from elastic_core.interfaces.observer import AgentFinished, Observer, RoundFormed
 
 SEES = """
@@ -33,7 +34,7 @@ RAISES = """
     def elastic_agent_finished(fact):
         raise SystemExit(1)
     """
-FORMED = RoundFormed("job", 1, 0, 2, 0.5)
+FORMED = RoundFormed("job", 1, 0, 2, 0.5, Round(1, ()))
 
 
 def notifier_for(*points) -> Observer:

@@ -14,6 +14,7 @@ from elastic_core.hooks.calls import Contexts, contributed_environment, hook_of,
 from elastic_core.hooks.manager import HOOKS, PluginManager
 from elastic_core.hooks.records import KINDS
 from elastic_core.interfaces.health import AgentPhase, Recovery
+from elastic_core.interfaces.node import Round
 from elastic_core.interfaces.observer import (
     AgentFinished,
     Fact,
@@ -28,7 +29,7 @@ from elastic_core.interfaces.observer import (
 
 FAILURE = ProcessFailure(0, 17, -9, global_rank=3, node="node7", reason="killed by SIGKILL")
 FACTS = {
-    "round_formed": (RoundFormed("job", 1, 0, 2, 0.5), "round 1: node 0 of 2 after 0.5 s"),
+    "round_formed": (RoundFormed("job", 1, 0, 2, 0.5, Round(1, ())), "round 1: node 0 of 2 after 0.5 s"),
     "workers_started": (WorkersStarted("job", 1, {0: 11, 1: 12}), "round 1 runs as 11 12"),
     "worker_failed": (WorkerFailed("job", FAILURE), "rank 3 on node7: killed by SIGKILL"),
     "restart_decided": (
