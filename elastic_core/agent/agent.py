@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from elastic_core.agent.supervise import Decision
     from elastic_core.clock import Clock
     from elastic_core.interfaces.backend import Store
-    from elastic_core.interfaces.handler import RendezvousInfo
     from elastic_core.interfaces.node import Notice
     from elastic_core.interfaces.observer import Observer
     from elastic_core.interfaces.workers import Expiry
@@ -453,12 +452,13 @@ class SimpleElasticAgent(ElasticAgent):
         own = Round(worker_group.round + 1, (member,), self._budget.failures)
         progress = self._progress(AgentPhase.JOINING, "the round to form", begun)
         self._events.wait((), begun)  # handle signals that have already arrived, perhaps during the last stop
-        info = None
+        joined = None
         if not self._events.signals:
-            info = self._unless_signaled(partial(self._link.join, own), progress)
-        if info is None:
+            joined = self._unless_signaled(partial(self._link.join, own), progress)
+        if joined is None:
             self._leave()
-        formed = self._take_round(info)
+        info, formed = joined
+        self._take_round(formed)
         worker_group.round = formed.number
         worker_group.store = info.store
         worker_group.group_rank = info.rank
@@ -468,17 +468,16 @@ class SimpleElasticAgent(ElasticAgent):
         worker_group.workers = self._assign_worker_ranks(info.store, info.rank, info.world_size, self._spec)
         self._reporter.round_formed(worker_group, formed, self._clock.now() - begun)
 
-    def _take_round(self, info: RendezvousInfo) -> Round:
+    def _take_round(self, formed: Round) -> None:
         """Adopt the round that its members have agreed on. If a failure was awaiting a verdict, report the restart,
         because the new round shows that the failure has been forgiven."""
-        formed = self._formed = info.formed or self._formed
+        self._formed = formed
         before, self._budget = self._budget.failures, replace(self._budget, failures=formed.restart_count)
         self._link.joined()
         unjudged, self._unjudged = self._unjudged, None
         if unjudged is not None:
             ended = cause_of_end(self._worker_group.round, before, formed)
             self._reporter.restart(self._worker_group.round, judged(unjudged, ended), self._budget)
-        return formed
 
     @prof
     def _assign_worker_ranks(

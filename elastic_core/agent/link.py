@@ -24,7 +24,7 @@ from elastic_core.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from elastic_core.interfaces.handler import Outcome, RendezvousInfo, RoundHandler, Verdict
+from elastic_core.interfaces.handler import Outcome, RoundHandler, Verdict
 from elastic_core.interfaces.node import Member, Round
 from elastic_core.log import get_logger, tolerating
 from elastic_core.support.bounded import BackgroundCall, CallTimeout
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from elastic_core.agent.interface import WorkerSpec
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.interfaces.backend import Store
-    from elastic_core.interfaces.handler import RendezvousHandler
+    from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo
 
 LEAVE_PATIENCE: Duration = 2.0  # how long notifying the other nodes may delay the workers' stop or the job's end
 LONGEST_INTERVAL: Duration = 1.0  # between two polls
@@ -88,9 +88,9 @@ class Link:
         self._failing_since = self._poll = None
         self._due = later(self._clock.now(), self._interval) if self._handler.polled else None
 
-    def join(self, own: Round) -> RendezvousInfo:
-        """Wait for the next round, and return it with its members. If the handler was written for torchrun and does not
-        return them, the nodes introduce themselves. A poll must end first, because such a handler may not be
+    def join(self, own: Round) -> tuple[RendezvousInfo, Round]:
+        """Wait for the next round, and return it with its description. If the handler was written for torchrun and does
+        not return one, the nodes introduce themselves. A poll must end first, because such a handler may not be
         thread-safe. Raises the handler's errors. This method may run in another thread."""
         if self._poll is not None:
             self._poll.wait(threading.TIMEOUT_MAX)
@@ -103,7 +103,7 @@ class Link:
             if info.world_size == 1:
                 where = info.bootstrap_store_info
                 formed = replace(formed, members=(own.members[0]._replace(address=where.master_addr if where else ""),))
-        return RendezvousInfo(info.store, info.rank, info.world_size, info.bootstrap_store_info, formed)
+        return info, formed
 
     def verdict(self, running: bool) -> Verdict | None:
         """Return the verdict on the round, or None if the round is not over. Raises the handler's error if the handler
