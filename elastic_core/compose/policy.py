@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from elastic_core.workers.numa import Binding, Machine
     from elastic_core.workers.streams import Placer
 
-_HEALTH_VARIABLES = frozenset(
-    {"TORCHELASTIC_HEALTH_CHECK_PORT", "ELASTIC_HEALTH", "ELASTIC_HEALTH_PORT", "ELASTIC_HEALTH_CONF"}
-)
 _SHUTDOWN_TIMEOUT = SPECS["shutdown_timeout"].own_variables()[0]
 _OPTION_VARIABLES = [name for spec in SPECS.values() if spec.name.endswith("_conf") for name in spec.variables()]
 
@@ -109,9 +106,10 @@ def inherited(
         secrets: the names of the options that the plugins' records declare as secret.
         added: the options that plugins add to `elastic run`.
     """
-    own = set(_HEALTH_VARIABLES if settings.health is not None else ())
-    for spec in specs_of_options(option for option in added if option.secret).values():
-        own.update(spec.variables())
+    removed = [*specs_of_options(option for option in added if option.secret).values()]
+    if settings.health is not None:
+        removed += [SPECS[name] for name in ("health", "health_port", "health_conf")]
+    own = {name for spec in removed for name in spec.variables()}
     options = [(name, part) for name in _OPTION_VARIABLES for part in split_commas(environ.get(name, ""))]
     holding = {name for name, option in options if is_secret(option.partition("=")[0], secrets)}
     kept = {name: value for name, value in environ.items() if name not in own and name not in holding}
