@@ -96,28 +96,22 @@ class Seal(Protocol):
     @property
     def signs(self) -> bool:
         """Whether the job has a secret. Without a secret, values are neither signed nor checked."""
-        ...
 
     @property
     def refused(self) -> int:
         """The number of values found without a valid signature for their place."""
-        ...
 
     def sealed(self, place: str, data: bytes) -> bytes:
         """Return the data with a signature."""
-        ...
 
     def opened(self, place: str, value: bytes) -> bytes | None:
         """Return the data without the signature, or None if the signature is missing or invalid."""
-        ...
 
     def is_others(self, value: bytes) -> bool:
         """Return whether the value appears to be signed with a secret that this node does not have."""
-        ...
 
     def state(self, place: str, value: bytes, token: Token) -> bytes:
         """Return the state without its signature. Raises ForeignStateError if the signature is missing or invalid."""
-        ...
 
 
 class RendezvousBackend(abc.ABC):

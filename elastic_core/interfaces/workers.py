@@ -124,12 +124,10 @@ class Child(Protocol):
     def poll(self) -> int | None:
         """Reap the child if it has ended. Returns its exit code (negative if a signal ended it), or None while it is
         running."""
-        ...
 
     def own_sentinel(self) -> int | None:
         """Return a new descriptor that becomes readable when the child ends, or None if the agent can watch the child's
         process id instead."""
-        ...
 
 
 class Starter(Protocol):
@@ -149,12 +147,10 @@ class Starter(Protocol):
         Raises:
             ConfigurationError: this starter cannot run the work.
         """
-        ...
 
     def result(self, launch: Launch) -> object:
         """Return the value that a worker returned before it ended with exit code 0, or None if workers do not return
         values. If this raises an error although the file `launch.result` exists, the worker has failed."""
-        ...
 
 
 class WorkerProcesses(Protocol):
