@@ -26,11 +26,9 @@ class Clock(Protocol):
 
     def now(self) -> Instant:
         """Return the current monotonic time, for deadlines and intervals."""
-        ...
 
     def timestamp(self) -> float:
         """Return the seconds since the epoch. Use them for display and reports, never for decisions."""
-        ...
 
 
 class SystemClock:

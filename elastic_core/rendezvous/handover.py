@@ -64,32 +64,26 @@ class StoreMover(Protocol):
     @property
     def listed(self) -> bool:
         """Whether the endpoint names this machine, so that new nodes look for the store here."""
-        ...
 
     def serve(self) -> tuple[str, StoreConnection] | None:
         """Serve a new store in this process. Returns its address and a connection, or None if this process may not or
         cannot serve a store. Idempotent."""
-        ...
 
     def stop_serving(self, unless: str = "") -> None:
         """Stop the store that `serve` started, because the job's store is elsewhere. A store at the address `unless`
         keeps running. Idempotent."""
-        ...
 
     def moved(self, where: str) -> None:
         """Connect to `where` from now on. If no store answers there, connect to the endpoint. Raises ConfigurationError
         if `where` is not an address."""
-        ...
 
     def connected_to(self, where: str) -> bool:
         """Return whether the current connection leads to `where`."""
-        ...
 
     def at_the_endpoint(self) -> Iterable[StoreConnection]:
         """Return connections to the stores at the endpoint, except the current store. If an address of the endpoint
         belongs to this machine and is free, start a store there first. A store that was started in this way is returned
         only once, and stops on `close`."""
-        ...
 
 
 def turn(heirs: Sequence[str], own: Iterable[str], listed: bool) -> int | None:

@@ -92,26 +92,21 @@ class StoreConnector(Protocol):
     @property
     def where(self) -> str:
         """The store's location, for messages."""
-        ...
 
     @property
     def hosts(self) -> bool:
         """Whether the store runs in this process and stops on `close`."""
-        ...
 
     @property
     def grace(self) -> Duration:
         """See `RosterBackend.grace`."""
-        ...
 
     def connect(self, aside: bool = False) -> StoreConnection:
         """Return a new connection. If `aside` is True, the connection is only for waiting. Raises
         RendezvousConnectionError if the attempt fails or the connector has been closed."""
-        ...
 
     def close(self) -> None:
         """Make `connect` fail from now on. If this process hosts the store, stop the store. Idempotent."""
-        ...
 
 
 class FactoryConnector:

@@ -52,7 +52,6 @@ class Droppable(Protocol):
 
     def drop(self) -> None:
         """Close the file descriptors in the child."""
-        ...
 
 
 _owners: weakref.WeakSet[Droppable] = weakref.WeakSet()
