@@ -127,8 +127,8 @@ class EventQueue:
     def close(self) -> None:
         """Release the pipe. Idempotent."""
         with self._lock:
-            if self._waiting and threading.current_thread() is threading.main_thread():
-                # A signal handler has interrupted `wait`, and the next signal must not write to a closed pipe. That
+            if threading.current_thread() is threading.main_thread():
+                # If a signal handler has interrupted `wait`, the next signal must not write to a closed pipe. That
                 # signal's handler may close the queue here, and `_writer` is then gone.
                 writer, woken = self._writer, signal.set_wakeup_fd(-1)
                 signal.set_wakeup_fd(-1 if woken == writer else woken)
