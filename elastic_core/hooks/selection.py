@@ -216,7 +216,7 @@ class Selection:
         given: the options as the user wrote them.
         origin: the source of `given`, usually a flag, for messages.
         flags: settings that also set options. A setting applies to the option of the same name if the record declares
-            that option and `given` does not contain it.
+            that option and `given` does not set it.
     """
 
     kind: type[Record]

@@ -67,8 +67,10 @@ def main() -> None:
 
 def _leave_with_the_agent() -> None:
     """Exit when standard input closes."""
-    os.read(0, 1)
-    os._exit(0)
+    try:
+        os.read(0, 1)
+    finally:
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -133,10 +133,10 @@ class TimerServer(abc.ABC):
         `max_interval` seconds."""
         if not isinstance(request, TimerRequest):
             return
-        if request.expiration_time < 0:
-            self._deadlines.pop((request.worker_id, request.scope_id), None)
-        else:
+        if 0 <= request.expiration_time < math.inf:
             self._deadlines[request.worker_id, request.scope_id] = request.expiration_time
+        else:
+            self._deadlines.pop((request.worker_id, request.scope_id), None)
 
     def _ended(self, worker_id: Any, timers: list[TimerRequest]) -> bool:
         from elastic_core.log import get_logger

@@ -136,7 +136,7 @@ class LocalWorkers:
 
     def guard(self, folders: Iterable[str]) -> None:
         """Ensure that these folders are removed, by `close` or, if the agent is killed, by the guardian. Raises
-        ConfigurationError if a limit on this machine prevents the guardian from starting."""
+        ConfigurationError if the guardian cannot start or the temporary folder cannot be created."""
         for folder in folders:
             try:
                 self._ensure_helpers()[0].scratch(folder)

@@ -175,8 +175,10 @@ def _runs(pid: int) -> bool:
 def _wait_for_end(pid: int, patience: Duration) -> None:
     """Wait for a process that is not a child of this one to end. Without pidfds, return immediately."""
     if (sentinel := process_sentinel(pid)) is not None:
-        wait_readable(sentinel, patience)
-        os.close(sentinel)
+        try:
+            wait_readable(sentinel, patience)
+        finally:
+            os.close(sentinel)
 
 
 def _catches_abort(pid: int) -> bool:

@@ -74,7 +74,7 @@ class TimerTable:
 
     def forget(self, pids: set[int]) -> None:
         """Remove the timers of these processes and of all processes that have exited."""
-        gone = {pid for pid, _ in self._running if pid in pids or process_start_time(pid) is None}
+        gone = {pid for pid in {pid for pid, _ in self._running} if pid in pids or process_start_time(pid) is None}
         self._running = {key: timer for key, timer in self._running.items() if key[0] not in gone}
 
     def _enter(self, request: FileTimerRequest) -> None:

@@ -26,8 +26,8 @@ def table(clock):
     return TimerTable("job", clock)
 
 
-def request(scope="step", deadline=10.0, **changes):
-    return FileTimerRequest(ME, scope, 1.0, 9, "job", process_start_time(ME), deadline, **changes)
+def request(scope="step", deadline=10.0, pid=ME):
+    return FileTimerRequest(pid, scope, 1.0, 9, "job", process_start_time(pid), deadline)
 
 
 def line(request):
@@ -144,12 +144,13 @@ def test_start_time_is_read_despite_a_misleading_program_name(start_process, tmp
     assert process_start_time(process.pid) >= process_start_time(ME)
 
 
-SCOPES = st.sampled_from("abc")
+PIDS = st.sampled_from([ME, os.getppid()])  # processes that run
+SCOPES = st.sampled_from("ab")
 STEPS = st.one_of(
-    st.tuples(st.just("acquire"), SCOPES, st.integers(0, 20)),
-    st.tuples(st.just("release"), SCOPES),
+    st.tuples(st.just("acquire"), PIDS, SCOPES, st.integers(0, 20)),
+    st.tuples(st.just("release"), PIDS, SCOPES),
     st.tuples(st.just("expired"), st.integers(0, 20)),
-    st.tuples(st.just("forget"), st.sampled_from([set(), {ME}])),
+    st.tuples(st.just("forget"), st.sets(PIDS)),
 )
 
 
@@ -159,17 +160,18 @@ def test_running_timers_are_those_that_were_not_released(steps):
     table, running = TimerTable("job", FakeClock(EPOCH)), {}
     for number, (step, *arguments) in enumerate(steps):
         if step == "acquire":
-            scope, deadline = arguments
-            running[scope] = deadline + number / 100  # distinct, so that their order is unique
-            take(table, line(request(scope, running[scope])))
+            pid, scope, deadline = arguments
+            running[pid, scope] = deadline + number / 100  # distinct, so that their order is unique
+            take(table, line(request(scope, running[pid, scope], pid)))
         elif step == "release":
-            running.pop(*arguments, None)
-            take(table, line(changed(request(*arguments), expiration_time=-1.0)))
+            pid, scope = arguments
+            running.pop((pid, scope), None)
+            take(table, line(changed(request(scope, pid=pid), expiration_time=-1.0)))
         elif step == "forget":
-            running = {} if ME in arguments[0] else running
             table.forget(*arguments)
+            running = {timer: deadline for timer, deadline in running.items() if timer[0] not in arguments[0]}
         else:
-            due = sorted((it for it in running if running[it] <= arguments[0]), key=running.get)
-            assert scopes(table.expired(*arguments)) == due
-            running = {scope: deadline for scope, deadline in running.items() if scope not in due}
+            due = sorted((timer for timer in running if running[timer] <= arguments[0]), key=running.get)
+            assert [(it.worker_pid, it.scope_id) for it in table.expired(*arguments)] == due
+            running = {timer: deadline for timer, deadline in running.items() if timer not in due}
         assert table.next_deadline() == min(running.values(), default=None)
