@@ -103,14 +103,14 @@ class EventQueue:
         poll = select.poll()
         for fd in (self._reader, *fds):
             poll.register(fd, select.POLLIN)
-        self._waiting = True
+        outer, self._waiting = self._waiting, True  # a signal handler may wait while it interrupts another wait
         try:
             with _woken_by_signals(self._writer):
                 readable = poll.poll(self._milliseconds((*until, self._next_due())))
         finally:
             # The order matters: a thread that sees that the agent is not waiting must also see when this wait ended.
             self._waited_at = self._clock.timestamp()
-            self._waiting = False
+            self._waiting = outer
         self._take_all()
         return [fd for fd, _ in readable if fd in fds]
 
@@ -127,8 +127,8 @@ class EventQueue:
     def close(self) -> None:
         """Release the pipe. Idempotent."""
         with self._lock:
-            if threading.current_thread() is threading.main_thread():
-                # If a signal handler has interrupted `wait`, the next signal must not write to a closed pipe. That
+            if self._waiting and threading.current_thread() is threading.main_thread():
+                # A signal handler has interrupted `wait`, and the next signal must not write to a closed pipe. That
                 # signal's handler may close the queue here, and `_writer` is then gone.
                 writer, woken = self._writer, signal.set_wakeup_fd(-1)
                 signal.set_wakeup_fd(-1 if woken == writer else woken)
