@@ -36,8 +36,8 @@ _MOVES = re.compile(rb"\x1b\[[0-9;]*[A-HSTf]|\x1b\[[0-3]?J")  # would overwrite 
 class FileSink:
     """A log file opened for appending. Opening the file may raise OSError.
 
-    The first write error is logged and closes the file. `descriptor` is then None. `later` says where later output
-    appears."""
+    The first write error is logged and closes the file. `descriptor` is then None. `later` completes the log message
+    "later output ..."."""
 
     def __init__(self, path: Path, later: str = "goes to the console") -> None:
         self._path = path

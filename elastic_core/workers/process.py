@@ -257,8 +257,8 @@ def open_sentinel(pid: int) -> int:
 
 
 def process_sentinel(pid: int) -> int | None:
-    """Return a sentinel for any process, or None if it has been reaped, no descriptors are left, or the
-    kernel is older than Linux 5.3."""
+    """Return a sentinel for any process, or None if it has been reaped, no descriptors are left, or the kernel is older
+    than Linux 5.3."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
