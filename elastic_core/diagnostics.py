@@ -16,8 +16,7 @@ from elastic_core.config import Command as Command
 from elastic_core.devices import ASKING as ASKING
 from elastic_core.devices import count_workers as count_workers
 from elastic_core.health.board import StatusBoard as StatusBoard
-from elastic_core.health.checks import result_of as result_of
-from elastic_core.hooks.calls import health_checks as health_checks
+from elastic_core.health.checks import results_of as results_of
 from elastic_core.hooks.calls import notice_sources as notice_sources
 from elastic_core.hooks.discovery import CORE as CORE
 from elastic_core.hooks.discovery import own_version as own_version

@@ -17,7 +17,6 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.hooks.calls import (
     contributed_environment,
-    health_checks,
     notifier,
     watchdog_notifier,
     watching_notices,
@@ -130,7 +129,7 @@ def answer(plan: Plan, board: StatusBoard, given: HealthCheckServer | None, stac
     elif (server := plan.made_health_endpoint(board)) is not None:
         from elastic_core.health.checks import RunningChecks
 
-        settings, checks = plan.settings, health_checks(plan.contexts, CheckMoment.RUNNING)
+        settings, checks = plan.settings, plan.health_checks(CheckMoment.RUNNING)
         board.have_checked(RunningChecks(checks, SystemClock()).results)
         stack.callback(_end, f"health endpoint {settings.health}", server.stop)
         try:

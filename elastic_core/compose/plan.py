@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core import compat
@@ -13,6 +15,7 @@ from elastic_core.config.spec import with_origins
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.calls import Contexts
 from elastic_core.hooks.records import (
+    HealthCheckRecord,
     HealthEndpointRecord,
     RankPolicyRecord,
     Record,
@@ -20,7 +23,16 @@ from elastic_core.hooks.records import (
     WatchdogRecord,
     WorkerStarterRecord,
 )
-from elastic_core.hooks.selection import HELPED, SECRET, AttributedProxy, Chosen, Selection, names_of
+from elastic_core.hooks.selection import (
+    HELPED,
+    SECRET,
+    AttributedProxy,
+    Chosen,
+    Provided,
+    Selection,
+    attributing,
+    names_of,
+)
 from elastic_core.interfaces.handler import RendezvousParameters, RoundHandler
 from elastic_core.log import get_logger
 from elastic_core.parsing import not_needed
@@ -35,7 +47,7 @@ if TYPE_CHECKING:
     from elastic_core.hooks.records import Context
     from elastic_core.interfaces.backend import RosterBackend, StoreServer
     from elastic_core.interfaces.handler import RendezvousHandler
-    from elastic_core.interfaces.health import AgentView, HealthCheckServer
+    from elastic_core.interfaces.health import AgentView, CheckMoment, HealthCheck, HealthCheckServer
     from elastic_core.interfaces.node import Node, RankPolicy
     from elastic_core.interfaces.workers import Starter, Watchdog, Work
     from elastic_core.rendezvous.seal import HmacSeal
@@ -232,10 +244,32 @@ class Plan:
         made = chosen.record.factory(self._context(chosen), view, self.settings.health_port or 0, _HEALTH_TIMEOUT)
         return cast("HealthCheckServer", AttributedProxy(made, ("start",), chosen, HELPED))
 
+    def health_checks(
+        self, moment: CheckMoment, options: Mapping[str, Mapping[str, object]] = MappingProxyType({})
+    ) -> list[HealthCheck]:
+        """Return the plugins' health checks that run at the given moment. `options` maps distributions to values for
+        their checks' `context.options`."""
+        from elastic_core.interfaces.health import HealthCheck
+
+        found = []
+        for check in self.manager.records(HealthCheckRecord):
+            record, plugin = check.record, check.source.distribution
+            if not record.when or moment in record.when:
+                context = replace(self.contexts.of(check.source, options.get(plugin, {})), plan=self)
+                run = functools.partial(_run_check, check, context)
+                found.append(HealthCheck(record.name, record.summary, record.timeout, run, plugin))
+        return found
+
     def made_rank_policy(self) -> RankPolicy:
         """Create the selected rank policy."""
         chosen = self.chosen[RankPolicyRecord]
         return cast("RankPolicy", chosen.record.factory(self._context(chosen)))
+
+
+def _run_check(check: Provided[HealthCheckRecord], context: Context) -> object:
+    found: object = check.record.factory(context)
+    with attributing(check):
+        return tuple(found) if isinstance(found, Iterable) and not isinstance(found, str) else found
 
 
 def plan_of(

@@ -11,7 +11,7 @@ from elastic_core.interfaces.health import CheckLevel, CheckResult, CheckStatus
 from elastic_core.support.bounded import BackgroundCall
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from elastic_core.clock import Clock, Duration
     from elastic_core.interfaces.health import HealthCheck
@@ -20,24 +20,36 @@ FRESH: Duration = 60.0
 """The minimum number of seconds between two starts of the same check in a running job."""
 
 
-def result_of(check: HealthCheck, call: BackgroundCall[object], patience: Duration) -> CheckResult:
-    """Return the result of a started check. The result is a failure if the check raises an error, does not return a
-    CheckResult, or does not finish within `patience` seconds."""
+_SEVERITY = (CheckLevel.SKIPPED, CheckLevel.OK, CheckLevel.WARNING, CheckLevel.FAILURE)
+
+
+def results_of(check: HealthCheck, call: BackgroundCall[object], patience: Duration) -> tuple[CheckResult, ...]:
+    """Return the results of a started check. The only result is a failure if the check raises an error, returns
+    an invalid value, or does not finish within `patience` seconds."""
     if not call.wait(patience):
         message = f"no answer within {check.timeout:g} s"
-        return CheckResult(CheckLevel.FAILURE, message, "inspect the service or device that is checked")
+        return (CheckResult(CheckLevel.FAILURE, message, "inspect the service or device that is checked"),)
     try:
         found = call.result()
-        if isinstance(found, CheckResult) and isinstance(found.level, CheckLevel):
-            return CheckResult(found.level, str(found.message), str(found.remedy))
-        raise InvalidPlugin(f"expected a CheckResult, found {found!r}")
+        return tuple(map(_valid, found if isinstance(found, tuple) else (found,)))
     except ConfigurationError as error:
         message, _, remedy = error.problems[0].message.partition("; ")
-        return CheckResult(CheckLevel.FAILURE, message, remedy)
+        return (CheckResult(CheckLevel.FAILURE, message, remedy),)
     except InvalidPlugin as error:
-        return CheckResult(CheckLevel.FAILURE, str(error), "report this to the plugin's authors")
+        return (CheckResult(CheckLevel.FAILURE, str(error), "report this to the plugin's authors"),)
     except BaseException as error:  # noqa: BLE001 - whatever a plugin raises, the other checks are shown
-        return CheckResult(CheckLevel.FAILURE, described_error(error))
+        return (CheckResult(CheckLevel.FAILURE, described_error(error)),)
+
+
+def _valid(found: object) -> CheckResult:
+    if isinstance(found, CheckResult) and isinstance(found.level, CheckLevel):
+        return CheckResult(found.level, str(found.message), str(found.remedy), str(found.name))
+    raise InvalidPlugin(f"expected a CheckResult, found {found!r}")
+
+
+def _worst(results: Iterable[CheckResult]) -> CheckResult:
+    nothing = CheckResult(CheckLevel.SKIPPED, "nothing to check")
+    return max(results, key=lambda result: _SEVERITY.index(result.level), default=nothing)
 
 
 class RunningChecks:
@@ -68,7 +80,7 @@ class _RunningCheck:
         if self._call is not None:
             ended = self._call.wait(0)
             if ended or now - self._begun >= self._check.timeout:
-                result = result_of(self._check, self._call, 0)
+                result = _worst(results_of(self._check, self._call, 0))
                 self._last = CheckStatus(self._check.name, self._check.summary, result, self._began_at)
             if ended:
                 self._call = None

@@ -9,13 +9,11 @@ import re
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.errors import InvalidPlugin
-from elastic_core.hooks.records import Context, HealthCheckRecord, NoticeRecord
-from elastic_core.interfaces.health import HealthCheck
+from elastic_core.hooks.records import Context, NoticeRecord
 from elastic_core.interfaces.node import Notice
 from elastic_core.log import get_logger, tolerating
 
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.hooks.records import Record
     from elastic_core.hooks.selection import Chosen
-    from elastic_core.interfaces.health import CheckMoment
     from elastic_core.interfaces.node import Notices, Pause
     from elastic_core.interfaces.observer import Fact, Observer
     from elastic_core.interfaces.workers import RoundPlan, Watchdog
@@ -105,21 +102,6 @@ def watchdog_notifier(watchdog: Watchdog, name: str, log_files: Callable[[int], 
             watchdog.round_started([WatchedWorker(rank, fact.ranks[rank], pid, log_files(rank)) for rank, pid in pids])
 
     return notify
-
-
-def health_checks(contexts: Contexts, moment: CheckMoment) -> list[HealthCheck]:
-    """Return the plugins' health checks that run at the given moment."""
-    return [
-        HealthCheck(
-            item.record.name,
-            item.record.summary,
-            item.record.timeout,
-            partial(item.record.factory, contexts.of(item.source)),
-            item.source.distribution,
-        )
-        for item in contexts.manager.records(HealthCheckRecord)
-        if not item.record.when or moment in item.record.when
-    ]
 
 
 def notice_sources(contexts: Contexts, pause: Pause) -> list[tuple[str, Notices]]:

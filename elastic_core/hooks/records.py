@@ -36,12 +36,15 @@ class Context:
             options.
         settings: the run's settings by name, without the options of backends and other plugins; read-only.
         log: a logger that writes to the agent's log and adds the plugin's name to every line.
+        plan: in health checks, the run's `Plan`, whose methods may change in any minor release (see
+            `elastic_core.diagnostics`). It is None everywhere else.
     """
 
     run_id: str = ""
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may contain secrets
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     log: Logger = field(default_factory=get_logger, repr=False)
+    plan: object = field(default=None, repr=False)
 
 
 OptionType = type[str] | type[int] | type[float] | type[bool]
@@ -298,7 +301,8 @@ class HealthCheckRecord(Record):
     """A check of this machine. All installed checks run; users do not select them. The record must not have options.
 
     Args:
-        factory: runs the check and returns its result. The context contains the options that the plugin adds.
+        factory: runs the check, and returns its result or an iterable of any number of results. The context contains
+            the options that the plugin adds, and the run's plan.
         timeout: seconds after which the check is considered failed.
         when: the moments at which the check runs; if empty, it runs at all moments.
     """
@@ -306,7 +310,7 @@ class HealthCheckRecord(Record):
     hook = "elastic_health_checks"
     noun = flag = "health check"
 
-    factory: Callable[[Context], CheckResult]
+    factory: Callable[[Context], CheckResult | Iterable[CheckResult]]
     timeout: float = 10.0
     when: Collection[CheckMoment] = ()
 

@@ -275,7 +275,8 @@ def elastic_health_checks() -> list[HealthCheckRecord]:  # type: ignore[empty-bo
     after `elastic_rank_policies`. An exception disables only this plugin, and `elastic plugins` shows the error.
 
     The factories of all records are called concurrently, each in a separate thread. `elastic doctor` calls them once.
-    An agent calls them when a client queries its health endpoint, but at most once a minute. A check must have no side
+    An agent calls them when a client queries its health endpoint, but at most once a minute. If a check yields several
+    results, `elastic doctor` shows all of them, and the health endpoint shows the worst. A check must have no side
     effects. It fails if it raises or takes longer than the record's `timeout`. The record's `when` can limit the check
     to one of these two uses.
 

@@ -50,11 +50,13 @@ class CheckResult:
     Args:
         message: the finding, as a sentence without a period.
         remedy: what the user should do, or an empty string if there is nothing to do.
+        name: what was checked, if the check has several results. Empty means the name of the check.
     """
 
     level: CheckLevel
     message: str
     remedy: str = ""
+    name: str = ""
 
 
 class CheckMoment(str, enum.Enum):
@@ -67,7 +69,8 @@ class CheckMoment(str, enum.Enum):
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """A plugin's health check. `make` runs the check, and may block or raise any exception.
+    """A plugin's health check. `make` runs the check, and may block or raise any exception. It returns a `CheckResult`
+    or, if there can be several, a tuple of them.
 
     Args:
         timeout: the number of seconds after which the check is considered failed.
@@ -86,7 +89,7 @@ class CheckStatus:
     """The last result of a health check while a job runs.
 
     Args:
-        result: the check's result; None until the check has run once.
+        result: the check's result, or its worst one if it has several; None until the check has run once.
         checked_at: the start of the check's last run, in seconds since the epoch; 0 until the check has run once.
     """
 

@@ -86,6 +86,15 @@ def test_bad_check_is_a_failure(clock, make, message, remedy):
     assert (message in found.message, found.remedy) == (True, remedy)
 
 
+@pytest.mark.parametrize(
+    ("levels", "worst"),
+    [("ok failure warning", "failure"), ("warning ok", "warning"), ("skipped ok", "ok"), ("", "skipped")],
+)
+def test_worst_of_several_results_is_shown(clock, levels, worst):
+    check, made = counted(lambda: tuple(CheckResult(CheckLevel(level), level) for level in levels.split()))
+    assert after(RunningChecks([check], clock), clock, made).result.level.value == worst
+
+
 def test_hanging_check_fails_and_is_not_repeated(clock):
     ends = threading.Event()
     check, made = counted(lambda: ends.wait(60) and CheckResult(CheckLevel.OK, "late"))

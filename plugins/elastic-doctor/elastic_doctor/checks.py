@@ -1,5 +1,5 @@
-"""This package's health checks: Python, the kernel, the process limit, and shared memory. `elastic doctor` runs them
-before a job, and a running job's health endpoint shows their results."""
+"""Health checks of this machine that need neither torch nor the network: Python, the kernel, the process limit, and
+shared memory. `elastic doctor` runs them before a job, and a running job's health endpoint shows their results."""
 
 from __future__ import annotations
 
@@ -42,9 +42,6 @@ def process_limit(context: Context) -> CheckResult:
 def shared_memory(context: Context) -> CheckResult:
     """Check /dev/shm, which NCCL and torch's data loaders use."""
     return judged_shared_memory(free_memory("/dev/shm"))
-
-
-CHECKS = {"python": python, "kernel": kernel, "process-limit": process_limit, "shared-memory": shared_memory}
 
 
 def python_version() -> str:

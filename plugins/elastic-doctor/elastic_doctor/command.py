@@ -31,14 +31,13 @@ if TYPE_CHECKING:
 def run(context: Context, words: Sequence[str]) -> int:
     """Check this machine, print the findings, and return the exit code. Raises ConfigurationError for invalid
     arguments."""
-    from elastic_doctor import finding
-    from elastic_doctor.examine import Examination
+    from elastic_doctor import examine, finding
 
     manager, reading = read_like_run(words, DOCTOR, new_run_id=lambda: "doctor")
     configure_log(reading, manager)
     plan, options, script = plan_for(reading, manager), DoctorOptions(**reading.own), reading.script
     work = script_entry(plan.settings, script, reading.script_args, os.environ).work if script else None
-    findings = Examination(plan, options, work=work).findings()
+    findings = examine.findings(plan, options, work)
     report = (socket.gethostname(), plan.settings, findings)
     show(to_json(finding.as_dict(*report)) if options.json else finding.as_text(*report))
     return finding.exit_code_of(findings)

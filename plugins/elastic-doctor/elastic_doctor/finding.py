@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.plugin import ExitCode, in_one_line
+from elastic_core.plugin import CheckLevel, CheckResult, ExitCode, in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -15,16 +14,6 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """The schema version of `as_dict`. It increases when a field is removed or changes its meaning."""
-
-
-class Level(str, enum.Enum):
-    """How serious a finding is. NOTE is harmless. WARNING means that the run may start, but may have problems. FAULT
-    means that the run would not work."""
-
-    OK = "ok"
-    NOTE = "note"
-    WARNING = "warning"
-    FAULT = "fault"
 
 
 class Check(str, enum.Enum):
@@ -54,46 +43,44 @@ class Check(str, enum.Enum):
     PEER_VERSIONS = "peer-versions"
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check. `message` describes the observation. `advice` is the remedy, and is empty if none is
-    needed."""
-
-    level: Level
-    check: Check
-    message: str
-    advice: str = ""
-
-
 _OTHER_CODES = {Check.STORE: ExitCode.STORE_UNREACHABLE, Check.PEERS: ExitCode.RENDEZVOUS_TIMEOUT}
 
 
-def ok(check: Check, message: str) -> Finding:
-    return Finding(Level.OK, check, message)
+_LEVELS = {CheckLevel.OK: "ok", CheckLevel.SKIPPED: "note", CheckLevel.WARNING: "warning", CheckLevel.FAILURE: "fault"}
 
 
-def note(check: Check, message: str, advice: str = "") -> Finding:
-    return Finding(Level.NOTE, check, message, advice)
+def ok(check: Check, message: str) -> CheckResult:
+    return CheckResult(CheckLevel.OK, message, name=check.value)
 
 
-def warning(check: Check, message: str, advice: str) -> Finding:
-    return Finding(Level.WARNING, check, message, advice)
+def note(check: Check, message: str, remedy: str = "") -> CheckResult:
+    return CheckResult(CheckLevel.OK if remedy else CheckLevel.SKIPPED, message, remedy, check.value)
 
 
-def fault(check: Check, message: str, advice: str) -> Finding:
-    return Finding(Level.FAULT, check, message, advice)
+def warning(check: Check, message: str, remedy: str) -> CheckResult:
+    return CheckResult(CheckLevel.WARNING, message, remedy, check.value)
 
 
-def exit_code_of(findings: Iterable[Finding]) -> ExitCode:
+def fault(check: Check, message: str, remedy: str) -> CheckResult:
+    return CheckResult(CheckLevel.FAILURE, message, remedy, check.value)
+
+
+def level_of(finding: CheckResult) -> str:
+    """Return the level to show. A "note" is harmless. A "warning" means that the run may start, but may have problems.
+    A "fault" means that the run would not work."""
+    return "note" if finding.level is CheckLevel.OK and finding.remedy else _LEVELS[finding.level]
+
+
+def exit_code_of(findings: Iterable[CheckResult]) -> ExitCode:
     """Return the exit code for the most urgent fault. Faults of the machine or the configuration are the most urgent,
     followed by faults of the store and faults that concern peers."""
-    at_fault = {finding.check for finding in findings if finding.level is Level.FAULT}
+    at_fault = {finding.name for finding in findings if finding.level is CheckLevel.FAILURE}
     if at_fault - _OTHER_CODES.keys():
         return ExitCode.BAD_CONFIGURATION
     return next((code for check, code in _OTHER_CODES.items() if check in at_fault), ExitCode.SUCCESS)
 
 
-def as_dict(host: str, settings: Settings, findings: Sequence[Finding]) -> dict[str, Any]:
+def as_dict(host: str, settings: Settings, findings: Sequence[CheckResult]) -> dict[str, Any]:
     """Return the report for `host` as JSON values. docs/reference/doctor.md describes the schema."""
     return {
         "version": VERSION,
@@ -105,27 +92,28 @@ def as_dict(host: str, settings: Settings, findings: Sequence[Finding]) -> dict[
         "max_nodes": settings.nnodes.max,
         "exit_code": int(exit_code_of(findings)),
         "findings": [
-            {"level": item.level.value, "check": item.check.value, "message": item.message, "advice": item.advice}
+            {"level": level_of(item), "check": item.name, "message": item.message, "advice": item.remedy}
             for item in findings
         ],
     }
 
 
-def as_text(host: str, settings: Settings, findings: Sequence[Finding]) -> str:
+def as_text(host: str, settings: Settings, findings: Sequence[CheckResult]) -> str:
     """Return the report for `host` as text."""
     where = f"{settings.rdzv_backend} at {settings.rdzv_endpoint}" if settings.rdzv_endpoint else settings.rdzv_backend
     lines = [f"{host}: a run with {where}, nodes {settings.nnodes}", ""]
-    wide = max((len(item.check.value) for item in findings), default=0)
+    wide = max((len(item.name) for item in findings), default=0)
     for item in findings:
-        lines.append(f"{item.level.value:7}  {item.check.value:{wide}}  {item.message}")
-        if item.advice:
-            lines.append(f"{'':{wide + 9}}  -> {item.advice}")
+        lines.append(f"{level_of(item):7}  {item.name:{wide}}  {item.message}")
+        if item.remedy:
+            lines.append(f"{'':{wide + 9}}  -> {item.remedy}")
     return "\n".join([*map(in_one_line, lines), "", _summary(findings)]) + "\n"
 
 
-def _summary(findings: Sequence[Finding]) -> str:
-    counts = [(level, sum(item.level is level for item in findings)) for level in (Level.FAULT, Level.WARNING)]
-    listed = ", ".join(f"{count} {level.value}{'' if count == 1 else 's'}" for level, count in counts if count)
+def _summary(findings: Sequence[CheckResult]) -> str:
+    levels = [level_of(item) for item in findings]
+    counts = [(level, levels.count(level)) for level in ("fault", "warning")]
+    listed = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts if count)
     if counts[0][1]:
         return f"{listed}: the run would fail"
     return f"{listed}, no faults" if listed else "no problems found"

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from elastic_core.diagnostics import Plan, PluginManager
-    from elastic_core.plugin import Duration, Problem
-    from elastic_doctor.finding import Finding
+    from elastic_core.plugin import CheckResult, Context, Duration, Problem
 
 _CURE = "to install it: "
 FILES_PER_NODE = 4  # the number of connections from a node to the store
 _OTHER_FILES = 256
+_FOR_TORCH: Duration = 60.0
 
 _BACKENDS = ("gloo", "nccl", "mpi")
 _PROGRAM = (
@@ -39,7 +39,7 @@ print(json.dumps({{"version": torch.__version__, "backends": has, "devices": cou
 )
 
 
-def judged_files(soft: int, hard: int, nodes: int) -> Finding:
+def judged_files(soft: int, hard: int, nodes: int) -> CheckResult:
     """Judge the limits on open files, given as `getrlimit` returns them. The store's host has `FILES_PER_NODE`
     connections per node, and raises its soft limit as far as the hard limit allows."""
     needed = nodes * FILES_PER_NODE + _OTHER_FILES
@@ -65,7 +65,7 @@ def versions_of(manager: PluginManager, core: str) -> dict[str, str]:
     return {CORE: core, **{name: found[name] for name in sorted(found) if name != CORE}}
 
 
-def judged_versions(versions: Mapping[str, str]) -> Finding:
+def judged_versions(versions: Mapping[str, str]) -> CheckResult:
     """Judge the versions of our distributions. They should be equal, because the distributions are released
     together."""
     core = versions[CORE]
@@ -76,7 +76,7 @@ def judged_versions(versions: Mapping[str, str]) -> Finding:
     return warning(Check.VERSIONS, f"versions differ: {listed}", f"pip install {' '.join(others)}, on every node")
 
 
-def judged_plugins(manager: PluginManager) -> Iterator[Finding]:
+def judged_plugins(manager: PluginManager) -> Iterator[CheckResult]:
     """Report plugins that failed to load, are blocked, or provide the same name as another plugin."""
     for failure in manager.failures:
         advice = f"fix it, or pip uninstall {failure.source.distribution}; elastic plugins --json has the traceback"
@@ -94,7 +94,7 @@ def judged_plugins(manager: PluginManager) -> Iterator[Finding]:
         yield ok(Check.PLUGINS, f"{len(manager.plugins)} loaded, none failed")
 
 
-def judged_choices(plan: Plan) -> Iterator[Finding]:
+def judged_choices(plan: Plan) -> Iterator[CheckResult]:
     """Judge whether the selected plugins are installed and accept their options."""
     yield from map(_refused, plan.error.problems if plan.error else ())
     for kind, chosen in plan.chosen.items():
@@ -102,7 +102,7 @@ def judged_choices(plan: Plan) -> Iterator[Finding]:
             yield ok(Check.BACKEND, f"{kind.noun} {chosen.record.name} ({chosen.source})")
 
 
-def _refused(problem: Problem) -> Finding:
+def _refused(problem: Problem) -> CheckResult:
     lines = [line.strip() for line in str(problem).splitlines()]
     cure = [line.removeprefix(_CURE) for line in lines if line.startswith(_CURE)]
     text = "; ".join(line for line in lines if not line.startswith(_CURE))
@@ -124,6 +124,13 @@ class Torch:
     backends: tuple[str, ...] = ()
     devices: int = 0
     problem: str = ""
+
+
+def check_torch(context: Context) -> Iterator[CheckResult]:
+    """Check torch and its devices in a subprocess."""
+    workers = context.settings["nproc_per_node"]
+    kind = workers if isinstance(workers, str) and workers != "cpu" else "auto"
+    return judged_torch(probed_torch(kind, max(_FOR_TORCH, context.options.get("timeout", 0.0))), workers)
 
 
 def probed_torch(kind: str, timeout: Duration, python: str = sys.executable) -> Torch:
@@ -158,7 +165,7 @@ def read_answer(code: int, out: str, err: str) -> Torch:
         return Torch(problem=f"its answer cannot be read: {error}")
 
 
-def judged_torch(torch: Torch, wanted: int | str) -> Iterator[Finding]:
+def judged_torch(torch: Torch, wanted: int | str) -> Iterator[CheckResult]:
     """Judge torch and its devices. `wanted` is the number of workers per node, as in the settings."""
     if not torch.version:
         asked = bool(torch.problem) and isinstance(wanted, str) and wanted != "cpu"  # `run` needs torch for devices
@@ -174,7 +181,7 @@ def judged_torch(torch: Torch, wanted: int | str) -> Iterator[Finding]:
     yield _accelerators(torch.devices, wanted)
 
 
-def _absent(problem: str, asked: bool) -> Finding:
+def _absent(problem: str, asked: bool) -> CheckResult:
     if problem:
         text = f"torch is installed but cannot be used: {problem}"
         advice = 'python -c "import torch" shows more; reinstall torch, or raise --timeout'
@@ -183,7 +190,7 @@ def _absent(problem: str, asked: bool) -> Finding:
     return note(Check.TORCH, text, "pip install torch if the script needs it; elastic run does not")
 
 
-def _accelerators(devices: int, wanted: int | str) -> Finding:
+def _accelerators(devices: int, wanted: int | str) -> CheckResult:
     try:
         workers = count_workers(wanted, lambda kind: devices)
     except ConfigurationError as error:

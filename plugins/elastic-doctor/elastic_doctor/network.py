@@ -30,12 +30,12 @@ from elastic_core.plugin import (
     try_connect,
 )
 from elastic_core.plugin import Address as SocketAddress
-from elastic_doctor.finding import Check, Finding, Level, fault, note, ok, warning
+from elastic_doctor.finding import Check, fault, note, ok, warning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from elastic_core.plugin import Clock, Duration, RendezvousBackendRecord, Settings
+    from elastic_core.plugin import CheckResult, Clock, Duration, RendezvousBackendRecord, Settings
 
     LookUp = Callable[[str, int], list[SocketAddress]]
     Reverse = Callable[[tuple[Any, ...], int], tuple[str, str]]
@@ -190,7 +190,7 @@ class NetworkFindings:
     advertised: str | None
     is_served: bool
     may_host: bool
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckResult, ...]
 
 
 def surroundings_of(
@@ -256,7 +256,7 @@ def _advertised(
     return None
 
 
-def _ports(settings: Settings, host_at: Sequence[Address]) -> Iterator[Finding]:
+def _ports(settings: Settings, host_at: Sequence[Address]) -> Iterator[CheckResult]:
     """Check the ports that this node needs. `host_at` lists the local addresses at which this node may host the
     store."""
     if host_at:
@@ -272,7 +272,7 @@ def _ports(settings: Settings, host_at: Sequence[Address]) -> Iterator[Finding]:
         yield judged_port(Check.HEALTH_PORT, "--health-port", settings.health_port, problem)
 
 
-def judged_name(found: Lookup, nodes: int) -> Finding:
+def judged_name(found: Lookup, nodes: int) -> CheckResult:
     """Judge a name lookup. `nodes` is the maximum number of nodes."""
     host, addresses = found.place.host, found.addresses
     if found.problem:
@@ -300,7 +300,7 @@ def judged_name(found: Lookup, nodes: int) -> Finding:
     return ok(Check.NAME, text)
 
 
-def judged_reverse(found: ReverseLookup, whose: str) -> Finding:
+def judged_reverse(found: ReverseLookup, whose: str) -> CheckResult:
     """Judge a reverse lookup. `whose` describes the address. A fast lookup that finds no name is harmless."""
     text = f"{whose}, {found.address}, resolves to {found.name or 'no name'}"
     if found.seconds is not None and found.seconds < SLOW:
@@ -316,7 +316,7 @@ def judged_reverse(found: ReverseLookup, whose: str) -> Finding:
 
 def judged_address(
     advertised: str | None, addresses: Sequence[Address], is_given: bool, nodes: int, meets_at_loopback: bool
-) -> Finding:
+) -> CheckResult:
     """Judge the address that this node would advertise.
 
     Args:
@@ -340,7 +340,7 @@ def judged_address(
     return ok(Check.ADDRESS, f"{text}{' (from --local-addr)' if is_given else ''}")
 
 
-def judged_connections(found: Sequence[Connected], is_hosted: bool) -> Iterator[Finding]:
+def judged_connections(found: Sequence[Connected], is_hosted: bool) -> Iterator[CheckResult]:
     """Judge the connections to the endpoint. If `is_hosted` is True, a node of the job hosts the store, so a missing
     store is no fault."""
     accepted = any(not item.problem for item in found)
@@ -352,8 +352,9 @@ def judged_connections(found: Sequence[Connected], is_hosted: bool) -> Iterator[
             advice = (
                 "check that the machine is up, the address is right, and no firewall or security group drops the port"
             )
-            level = Level.NOTE if accepted else Level.WARNING
-            yield Finding(level, Check.CONNECTION, f"{item.address} is unreachable: {item.problem}", advice)
+            yield (note if accepted else warning)(
+                Check.CONNECTION, f"{item.address} is unreachable: {item.problem}", advice
+            )
         elif accepted:
             yield note(Check.CONNECTION, text)
         elif not is_hosted:
@@ -365,7 +366,7 @@ def judged_connections(found: Sequence[Connected], is_hosted: bool) -> Iterator[
             yield note(Check.CONNECTION, text, "the machine answers; start elastic run or elastic serve there")
 
 
-def judged_port(check: Check, what: str, port: int, problem: str) -> Finding:
+def judged_port(check: Check, what: str, port: int, problem: str) -> CheckResult:
     """Judge whether the port can be used. `problem` is the reason why it cannot, or empty if it can."""
     if not problem:
         return ok(check, f"{what}: port {port} is free here")
@@ -374,7 +375,7 @@ def judged_port(check: Check, what: str, port: int, problem: str) -> Finding:
     return fault(check, f"{what}: port {port} is not available here: {problem}", advice)
 
 
-def judged_store_absence(is_expected: bool, where: str, is_hosted: bool) -> Finding:
+def judged_store_absence(is_expected: bool, where: str, is_hosted: bool) -> CheckResult:
     """Return the finding for an endpoint at which no address accepts connections."""
     start = f"elastic serve --rdzv-endpoint {where}" if is_hosted else "the service"
     if is_expected:

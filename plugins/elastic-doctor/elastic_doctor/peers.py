@@ -28,8 +28,7 @@ from elastic_doctor.finding import Check, fault, ok, warning
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from elastic_core.plugin import Announced, Clock, Duration, Instant, RosterBackend
-    from elastic_doctor.finding import Finding
+    from elastic_core.plugin import Announced, CheckResult, Clock, Duration, Instant, RosterBackend
 
 _VERSION = 1
 _LONGEST = 1 << 20  # bytes of a card; enough for thousands of peers
@@ -208,7 +207,7 @@ def cannot_reach(address: str, port: int, limit: Duration = _TO_CONNECT) -> str:
     return ""
 
 
-def judged_peers(meeting: PeerMeeting, own: Announcement, patience: Duration) -> Iterator[Finding]:
+def judged_peers(meeting: PeerMeeting, own: Announcement, patience: Duration) -> Iterator[CheckResult]:
     """Yield the findings about the meeting. `own` is this doctor's final card."""
     cards = {meeting.key: own, **meeting.cards}
     names = ", ".join(sorted(card.name for card in cards.values()))
@@ -229,7 +228,7 @@ def judged_peers(meeting: PeerMeeting, own: Announcement, patience: Duration) ->
     yield _versions(cards)
 
 
-def _versions(cards: Mapping[str, Announcement]) -> Finding:
+def _versions(cards: Mapping[str, Announcement]) -> CheckResult:
     differing = []
     for what in sorted({what for card in cards.values() for what in card.versions}):
         by_version: dict[str, list[str]] = {}

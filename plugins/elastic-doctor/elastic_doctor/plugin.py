@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from elastic_core.plugin import CommandRecord, HealthCheckRecord, hookimpl
+from elastic_core.plugin import CheckMoment, CommandRecord, HealthCheckRecord, hookimpl
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from elastic_core.plugin import CheckResult, Context
+
+    Check = Callable[[Context], CheckResult | Iterable[CheckResult]]
 
 
 def _run(context: Context, words: Sequence[str]) -> int:
@@ -18,22 +21,24 @@ def _run(context: Context, words: Sequence[str]) -> int:
     return run(context, words)
 
 
-def _record(name: str, summary: str) -> HealthCheckRecord:
-    def check(context: Context) -> CheckResult:
-        from elastic_doctor.checks import CHECKS
+def _record(name: str, summary: str, module: str, function: str, **more: Any) -> HealthCheckRecord:
+    def check(context: Context) -> CheckResult | Iterable[CheckResult]:
+        run: Check = getattr(importlib.import_module(f"elastic_doctor.{module}"), function)
+        return run(context)
 
-        return CHECKS[name](context)
-
-    return HealthCheckRecord(name, summary, check)
+    return HealthCheckRecord(name, summary, check, **more)
 
 
 @hookimpl
 def elastic_health_checks() -> list[HealthCheckRecord]:
+    slow: Mapping[str, Any] = {"when": (CheckMoment.BEFORE_RUN,), "timeout": 150.0}  # several waits, one after another
     return [
-        _record("python", "the Python interpreter"),
-        _record("kernel", "the kernel supports watching workers without threads"),
-        _record("process-limit", "the limit of processes and threads is sufficient"),
-        _record("shared-memory", "/dev/shm has enough free space"),
+        _record("python", "the Python interpreter", "checks", "python"),
+        _record("kernel", "the kernel supports watching workers without threads", "checks", "kernel"),
+        _record("process-limit", "the limit of processes and threads is sufficient", "checks", "process_limit"),
+        _record("shared-memory", "/dev/shm has enough free space", "checks", "shared_memory"),
+        _record("torch", "torch, its backends and its accelerators", "machine", "check_torch", **slow),
+        _record("store", "the network near the rendezvous endpoint, and the store", "store", "check_store", **slow),
     ]
 
 

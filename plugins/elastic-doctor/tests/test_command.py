@@ -90,7 +90,7 @@ def test_plugin_allowlist_does_not_block_the_doctor(capsys, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     assert cli.main(["doctor", "--json", "--plugins=elastic-c10d"]) == 0
     checks = [finding["check"] for finding in json.loads(capsys.readouterr().out)["findings"]]
-    assert {"python", "kernel", "process-limit", "shared-memory"} <= set(checks)
+    assert {"python", "kernel", "process-limit", "shared-memory", "torch", "file-limit"} <= set(checks)
 
 
 @pytest.mark.integration

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 
 import pytest
 from elastic_doctor.checks import free_memory, judged_kernel, judged_processes, judged_shared_memory
-from elastic_doctor.finding import Check, Finding, Level, exit_code_of, fault, note, ok, warning
+from elastic_doctor.finding import Check, exit_code_of, fault, level_of, note, ok, warning
 from elastic_doctor.machine import (
     Torch,
     judged_choices,
@@ -25,14 +26,13 @@ from elastic_core import builtin
 from elastic_core.compose.plan import plan_of
 from elastic_core.config import settings_from
 from elastic_core.errors import ExitCode
-from elastic_core.hooks.calls import Contexts
 from elastic_core.hooks.discovery import Candidate, Source
 from elastic_core.hooks.manager import PluginManager
-from elastic_core.plugin import HealthCheckRecord, RendezvousBackendRecord, hookimpl
+from elastic_core.plugin import CheckMoment, RendezvousBackendRecord, hookimpl
 
 
 def levels(findings):
-    return [(item.level.value, item.check.value) for item in findings]
+    return [(level_of(item), item.name) for item in findings]
 
 
 def test_exit_code_names_the_most_basic_fault():
@@ -67,19 +67,23 @@ def test_unfit_machine_gets_advice(found, level, remedy):
 
 
 def test_store_host_needs_more_files():
-    assert judged_files(256, 1000, 0).level is Level.OK
-    assert judged_files(256, 1000, 1000).advice.startswith("on the store's host, run ulimit -Hn 4256")
+    assert level_of(judged_files(256, 1000, 0)) == "ok"
+    assert judged_files(256, 1000, 1000).remedy.startswith("on the store's host, run ulimit -Hn 4256")
     unlimited = resource.RLIM_INFINITY
     message = judged_files(unlimited, unlimited, 10**6).message
     assert message.startswith("open files: unlimited, can be raised to unlimited")
 
 
+@pytest.mark.integration
 class TestOwnChecks(HealthCheckContract):
-    @pytest.fixture(params=["python", "kernel", "process-limit", "shared-memory"])
-    def check(self, request):
-        manager = PluginManager.load({})
-        (provided,) = [item for item in manager.records(HealthCheckRecord) if item.record.name == request.param]
-        return lambda: provided.record.factory(Contexts(manager, settings_from({})).of(provided.source))
+    @pytest.fixture(params=["python", "kernel", "process-limit", "shared-memory", "torch", "store"])
+    def check(self, request, tmp_path, monkeypatch):
+        (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+        settings = settings_from({"nnodes": "2", "rdzv_endpoint": "127.0.0.1:1", "rdzv_id": "job"})
+        checks = plan_of(settings, PluginManager.load({})).health_checks(CheckMoment.BEFORE_RUN)
+        (check,) = [item for item in checks if (item.plugin, item.name) == ("elastic-doctor", request.param)]
+        return check.make
 
 
 def test_shared_memory_is_measured(tmp_path):
@@ -106,7 +110,7 @@ def test_shared_memory_is_measured(tmp_path):
 def test_torch_and_accelerators_are_judged(torch, wanted, expected):
     found = list(judged_torch(torch, wanted))
     assert levels(found) == expected
-    assert all(item.advice for item in found if item.level is not Level.OK)
+    assert all(item.remedy for item in found if level_of(item) != "ok")
 
 
 def test_torch_probe_output_is_parsed():
@@ -150,11 +154,9 @@ def toy(distribution="toys", version="1.0", load=Toy, plugin="toy"):
 def test_mixed_distribution_versions_are_a_warning():
     here = manager(toy(), toy("elastic-etcd", "0.1.0", plugin="etcd"))
     assert versions_of(here, "0.1.0") == {"elastic-core": "0.1.0", "elastic-etcd": "0.1.0"}
-    assert judged_versions(versions_of(here, "0.1.0")) == Finding(
-        Level.OK, Check.VERSIONS, "elastic-core 0.1.0, elastic-etcd 0.1.0"
-    )
+    assert judged_versions(versions_of(here, "0.1.0")) == ok(Check.VERSIONS, "elastic-core 0.1.0, elastic-etcd 0.1.0")
     torn = judged_versions(versions_of(here, "0.2.0"))
-    assert (torn.level, torn.advice) == (Level.WARNING, "pip install elastic-etcd==0.2.0, on every node")
+    assert (level_of(torn), torn.remedy) == ("warning", "pip install elastic-etcd==0.2.0, on every node")
 
 
 def test_failed_blocked_and_conflicting_plugins_are_reported():
@@ -163,11 +165,11 @@ def test_failed_blocked_and_conflicting_plugins_are_reported():
 
     assert levels(judged_plugins(manager(toy()))) == [("ok", "plugins")]
     (failed,) = judged_plugins(manager(toy(load=broken)))
-    assert (failed.level, "no module named grpc" in failed.message) == (Level.WARNING, True)
-    assert "pip uninstall toys" in failed.advice
+    assert (level_of(failed), "no module named grpc" in failed.message) == ("warning", True)
+    assert "pip uninstall toys" in failed.remedy
     (twice,) = judged_plugins(manager(toy(), toy("more-toys")))
     assert "is provided by" in twice.message
-    assert "ELASTIC_DISABLE_PLUGINS=" in twice.advice
+    assert "ELASTIC_DISABLE_PLUGINS=" in twice.remedy
     assert levels(judged_plugins(manager(toy(), blocked="toys"))) == [("note", "plugins")]
 
 
@@ -179,13 +181,13 @@ def test_selected_plugins_and_options_are_judged():
 
     assert levels(judged(toy(), rdzv_backend="toy")) == [("ok", "backend")]
     (missing,) = judged(toy(), rdzv_backend="etcd", rdzv_endpoint="h")
-    assert (missing.level, missing.advice) == (Level.FAULT, "pip install elastic-etcd")
+    assert (level_of(missing), missing.remedy) == ("fault", "pip install elastic-etcd")
     (unknown,) = judged(toy(), rdzv_backend="tyo")
-    assert "elastic plugins" in unknown.advice
+    assert "elastic plugins" in unknown.remedy
     (option,) = judged(toy(), rdzv_backend="toy", rdzv_conf="volume=3")
-    assert (option.level, "volume" in option.message) == (Level.FAULT, True)
+    assert (level_of(option), "volume" in option.message) == ("fault", True)
     found = judged(toy(), rdzv_backend="toy", watchdog="file", health="http", health_port=1234)
-    advice = [item.advice for item in found if item.level is Level.FAULT]
+    advice = [item.remedy for item in found if level_of(item) == "fault"]
     assert advice == ["pip install elastic-file-timer", "pip install elastic-http-health"]
 
 
@@ -212,5 +214,5 @@ def test_warm_start_options_are_accepted():
 )
 def test_unknown_plugin_names_and_options_are_faults(values, problem):
     findings = judged_choices(plan_of(settings_from(values), PluginManager.load({})))
-    (wrong,) = (finding for finding in findings if finding.level is Level.FAULT)
+    (wrong,) = (finding for finding in findings if level_of(finding) == "fault")
     assert problem in wrong.message

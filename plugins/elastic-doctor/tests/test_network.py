@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from elastic_doctor import network as n
-from elastic_doctor.finding import Check, Level
+from elastic_doctor.finding import Check, level_of
 from elastic_doctor.network import Place, places_of, surroundings_of
 
 from elastic_core.clock import SystemClock
@@ -83,17 +83,17 @@ def test_endpoint_hosts_are_listed(backend, endpoint, conf, places):
 )
 def test_name_lookup_is_judged(found, nodes, level, words):
     finding = n.judged_name(found, nodes)
-    assert finding.level.value == level
-    assert words in finding.message + finding.advice
+    assert level_of(finding) == level
+    assert words in finding.message + finding.remedy
 
 
 def test_reverse_lookup_is_judged():
-    assert n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1", "node0", 0.002), "ours").level is Level.OK
+    assert level_of(n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1", "node0", 0.002), "ours")) == "ok"
     assert "no name, in 2.0 ms" in n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1", "", 0.002), "ours").message
     slow = n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1", "", 5.0), "ours")
-    assert (slow.level, "after 5.0 s" in slow.message) == (Level.WARNING, True)
-    assert "'::ffff:10.0.0.1 NAME' to /etc/hosts" in slow.advice
-    assert "RES_OPTIONS" in slow.advice
+    assert (level_of(slow), "after 5.0 s" in slow.message) == ("warning", True)
+    assert "'::ffff:10.0.0.1 NAME' to /etc/hosts" in slow.remedy
+    assert "RES_OPTIONS" in slow.remedy
     assert "no answer in time" in n.judged_reverse(n.ReverseLookup("::ffff:10.0.0.1"), "ours").message
 
 
@@ -111,12 +111,12 @@ def test_reverse_lookup_is_judged():
 )
 def test_advertised_address_is_judged(advertised, addresses, nodes, at_loopback, level):
     finding = n.judged_address(advertised, addresses, True, nodes, at_loopback)
-    assert finding.level.value == level
-    assert bool(finding.advice) == (level != "ok")
+    assert level_of(finding) == level
+    assert bool(finding.remedy) == (level != "ok")
 
 
 def connections(*found, is_hosted=True):
-    return [(item.level.value, item.advice) for item in n.judged_connections(found, is_hosted)]
+    return [(level_of(item), item.remedy) for item in n.judged_connections(found, is_hosted)]
 
 
 def test_connections_to_the_store_are_judged():
@@ -131,17 +131,17 @@ def test_connections_to_the_store_are_judged():
 
 
 def test_absent_store_is_judged():
-    assert n.judged_store_absence(False, "h:1", True).level is Level.NOTE
-    assert "elastic serve --rdzv-endpoint h:1" in n.judged_store_absence(True, "h:1", True).advice
-    assert n.judged_store_absence(True, "h:1", False).level is Level.FAULT
+    assert level_of(n.judged_store_absence(False, "h:1", True)) == "note"
+    assert "elastic serve --rdzv-endpoint h:1" in n.judged_store_absence(True, "h:1", True).remedy
+    assert level_of(n.judged_store_absence(True, "h:1", False)) == "fault"
     service = n.judged_store_absence(False, "h:1", False)
-    assert (service.level, service.advice) == (Level.WARNING, "start the service before the job")
+    assert (level_of(service), service.remedy) == ("warning", "start the service before the job")
 
 
 def test_ports_are_judged():
-    assert n.judged_port(Check.PORT, "it", 29400, "").level is Level.OK
-    assert "ss -ltnp" in n.judged_port(Check.PORT, "it", 29400, "already in use").advice
-    assert "require root" in n.judged_port(Check.PORT, "it", 80, "not allowed").advice
+    assert level_of(n.judged_port(Check.PORT, "it", 29400, "")) == "ok"
+    assert "ss -ltnp" in n.judged_port(Check.PORT, "it", 29400, "already in use").remedy
+    assert "require root" in n.judged_port(Check.PORT, "it", 80, "not allowed").remedy
 
 
 @pytest.mark.integration
@@ -191,7 +191,7 @@ def surroundings(listener, backend="c10d", **values):
 
 
 def levels(found):
-    return {(item.check.value, item.level.value) for item in found.findings}
+    return {(item.name, level_of(item)) for item in found.findings}
 
 
 def test_served_endpoint_is_examined(listener):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from elastic_doctor.finding import level_of
 from elastic_doctor.network import listening
 from elastic_doctor.peers import Announcement, Doctor, PeerMeeting, Stage, cannot_reach, decoded, encoded, judged_peers
 from elastic_testing import FakeClock
@@ -77,21 +78,21 @@ def judged(*others, size=2):
 
 def test_missing_peers_are_a_fault():
     (found,) = judged(peer("b"), size=4)
-    assert (found.level.value, found.message) == ("fault", "2 of 4 doctors joined within 60 s: a, b")
-    assert "same endpoint" in found.advice
+    assert (level_of(found), found.message) == ("fault", "2 of 4 doctors joined within 60 s: a, b")
+    assert "same endpoint" in found.remedy
 
 
 def test_matching_peers_are_ok():
     found = judged(peer("b"))
-    assert [(item.level.value, item.check.value) for item in found] == [("ok", "peers"), ("ok", "peer-versions")]
+    assert [(level_of(item), item.name) for item in found] == [("ok", "peers"), ("ok", "peer-versions")]
 
 
 def test_differing_peers_are_reported():
     newer = {**SAME, "torch": "2.14"}
     way, versions = judged(peer("b", versions=newer, unreachable={"a": "timed out"}))
-    assert (way.level.value, way.check.value) == ("fault", "address")
+    assert (level_of(way), way.name) == ("fault", "address")
     assert way.message == "b cannot connect to a at 127.0.0.1: timed out"
-    assert versions.level.value == "warning"
+    assert level_of(versions) == "warning"
     assert versions.message == "torch 2.13 on a; 2.14 on b"
 
 

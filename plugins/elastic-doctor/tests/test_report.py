@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from elastic_doctor.command import DoctorOptions
-from elastic_doctor.examine import Answered, Examination, judged_store
-from elastic_doctor.finding import Check, Level, as_dict, as_text, fault, note, ok, warning
-from elastic_doctor.machine import Torch
+from elastic_doctor.examine import in_order, of_checks, of_plan
+from elastic_doctor.finding import Check, as_dict, as_text, fault, level_of, note, ok, warning
+from elastic_doctor.store import Answered, StoreCheck, judged_store
 from elastic_testing import FakeClock
 
 from elastic_core.compose.plan import plan_of
@@ -21,13 +21,12 @@ from elastic_core.errors import RendezvousConnectionError
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.backend import StoreServer
-from elastic_core.plugin import BACKEND_OPTIONS, SystemClock
+from elastic_core.plugin import BACKEND_OPTIONS, CheckMoment, SystemClock
 from elastic_core.rendezvous.codec import encoded_state
 from elastic_core.rendezvous.model import RoundId, State, closed
 from elastic_core.rendezvous.store_backend import with_roster
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "doctor.md"
-TORCH = Torch("2.13", ("gloo",))
 SETTINGS = settings_from({"nnodes": "2:4", "rdzv_endpoint": "h:1", "rdzv_id": "job"})
 
 
@@ -54,19 +53,22 @@ def test_text_report_lists_findings_and_a_summary():
 
 
 def test_json_fields_match_the_reference():
+    said = (Check.NAME, "it is said")
     content = as_dict("node0", SETTINGS, [fault(Check.STORE, "none", "start it")])
     assert json.loads(json.dumps(content)) == content
     assert (content["version"], content["exit_code"], content["max_nodes"]) == (1, 4, 4)
     fields, findings, levels, checks = re.split(r"\nA finding:\n|\n\| level |\n\| check ", REFERENCE.read_text())
     assert documented(fields) == set(content)
     assert documented(findings) == set(content["findings"][0])
-    assert documented(levels) == {level.value for level in Level}
+    assert documented(levels) == {
+        level_of(item) for item in [ok(*said), note(*said), warning(*said, ""), fault(*said, "")]
+    }
     assert documented(checks) == {check.value for check in Check}
 
 
 def test_store_answers_are_judged():
     def levels(answered):
-        return [item.level.value for item in judged_store(answered, "job")]
+        return [level_of(item) for item in judged_store(answered, "job")]
 
     assert levels(Answered((0.001,) * 10)) == ["ok", "ok"]
     assert levels(Answered((0.001, 0.5))) == ["warning", "ok"]
@@ -93,10 +95,11 @@ def examine(plugins):
         settings = settings_from({"rdzv_backend": "toy", "rdzv_endpoint": "/f.db", "rdzv_id": "job", **values})
         doctor_options = doctor_options or DoctorOptions(timeout=60.0)
         clock = SystemClock() if doctor_options.peers else FakeClock()
-        findings = Examination(plan_of(settings, plugins(record)), doctor_options, clock, lambda *_: TORCH).findings()
-        wrong = {item.check for item in findings if item.level is Level.FAULT}
-        assert not [item for item in findings if item.check in wrong and item.level is Level.OK]
-        return {item.check.value: (item.level.value, item.message) for item in findings}
+        plan = plan_of(settings, plugins(record))
+        findings = in_order([*of_plan(plan, None), *StoreCheck(plan, doctor_options, clock).results()])
+        wrong = {item.name for item in findings if level_of(item) == "fault"}
+        assert not [item for item in findings if item.name in wrong and level_of(item) == "ok"]
+        return {item.name: (level_of(item), item.message) for item in findings}
 
     return examine
 
@@ -106,7 +109,7 @@ def test_reachable_store_is_ok_and_not_written_to(examine, memory_backend):
     findings = examine(lambda params: backend)
     assert findings["store"][0] == "ok"
     assert findings["run-id"] == ("ok", "the id 'job' is unused")
-    assert {"versions", "plugins", "backend", "file-limit", "torch"} <= set(findings)
+    assert {"versions", "plugins", "backend", "file-limit"} <= set(findings)
     assert backend.writes == 0
 
 
@@ -218,6 +221,16 @@ def breaks(context):
     raise ZeroDivisionError("a fault of mine")
 
 
+def volumes(context):
+    for name in ("a", "b"):
+        yield CheckResult(CheckLevel.OK, f"mounted on {context.plan.settings.nnodes} nodes", name=name)
+
+
+def halting(context):
+    yield CheckResult(CheckLevel.OK, "halfway")
+    raise ZeroDivisionError("another fault of mine")
+
+
 @hookimpl
 def elastic_add_options():
     return [Option("dataset", str, "/data", "a folder")]
@@ -235,6 +248,8 @@ def elastic_health_checks():
         HealthCheckRecord("unset", "a test", lambda context: CheckResult(CheckLevel.SKIPPED, "no volume is set")),
         HealthCheckRecord("slow", "a test", lambda context: time.sleep(60), timeout=0.2),
         HealthCheckRecord("well", "a test", lambda context: CheckResult(CheckLevel.OK, "all is well")),
+        HealthCheckRecord("volumes", "a test", volumes),
+        HealthCheckRecord("halting", "a test", halting),
     ]
 """
 
@@ -245,14 +260,17 @@ def test_plugin_health_checks_are_run_and_judged(tmp_path, monkeypatch):
     manager = PluginManager.load({}, entry_points=[EntryPoint("checks", "checks_plugin", "elastic")])
     settings = settings_from({"rdzv_id": "job"})
     plan = plan_of(settings, manager, added={"dataset": "/mine"})
-    findings = Examination(plan, DoctorOptions(), ask_torch=lambda *_: TORCH).findings()
-    by_name = {item.message.partition(":")[0]: item for item in findings if item.check is Check.HEALTH_CHECK}
-    assert {name: item.level.value for name, item in by_name.items()} == {
-        **dict.fromkeys(("broken", "odd", "level", "slow"), "fault"),
-        **dict.fromkeys(("twice", "well"), "ok"),
+    findings = list(of_checks(plan.health_checks(CheckMoment.BEFORE_RUN), DoctorOptions(), SystemClock()))
+    by_name = {item.message.partition(":")[0]: item for item in findings if item.name == "health-check"}
+    assert {name: level_of(item) for name, item in by_name.items()} == {
+        **dict.fromkeys(("broken", "odd", "level", "slow", "halting"), "fault"),
+        **dict.fromkeys(("twice", "well", "a", "b"), "ok"),
         "dataset": "warning",
         "unset": "note",
     }
-    assert (by_name["dataset"].message, by_name["dataset"].advice) == ("dataset: /mine of job is cold", "read it once")
+    assert (by_name["dataset"].message, by_name["dataset"].remedy) == ("dataset: /mine of job is cold", "read it once")
     assert "failed: ZeroDivisionError: a fault of mine" in by_name["broken"].message
+    assert by_name["b"].message == "b: mounted on 1:1 nodes"
+    assert "plugin 'checks'" in by_name["halting"].message
+    assert "failed: ZeroDivisionError: another fault of mine" in by_name["halting"].message
     assert by_name["slow"].message == "slow: no answer within 0.2 s"
