@@ -14,19 +14,20 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import TracerProvider
 
-    from elastic_core.plugin import Context, Recovered, WorkerExited
+    from elastic_core.plugin import Context, Recovered, RestartDecided, WorkerExited, WorkerFailed
+
+    Event = tuple[float, str, Mapping[str, str | int]]  # time in seconds since the epoch, name, attributes
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
 class _OfAgent(threading.local):
     """One agent's state. It is local to a thread, because each agent calls hooks in its own thread. `asked` is True
-    once the agent has looked for an exporter. `exits` lists the worker exits since the last recovery, with their times
-    in seconds since the epoch."""
+    once the agent has looked for an exporter. `events` lists the events since the last recovery."""
 
     asked = False
     provider: TracerProvider | None = None
-    exits: tuple[tuple[float, WorkerExited], ...] = ()
+    events: tuple[Event, ...] = ()
 
 
 class RecoverySpans:
@@ -52,16 +53,31 @@ class RecoverySpans:
 
     @hookimpl
     def elastic_worker_exited(self, fact: WorkerExited) -> None:
+        details = {"elastic.local_rank": fact.local_rank, "elastic.exit_code": fact.exitcode}
+        self._note("worker exited", {"elastic.round": fact.round, **details, "elastic.stopped": fact.stopped})
+
+    @hookimpl
+    def elastic_worker_failed(self, fact: WorkerFailed) -> None:
+        failure = fact.failure
+        details = {"elastic.reason": failure.reason, "elastic.message": failure.message}
+        self._note("worker failed", {"elastic.round": failure.round, "elastic.rank": failure.global_rank, **details})
+
+    @hookimpl
+    def elastic_restart_decided(self, fact: RestartDecided) -> None:
+        details = {"elastic.restart_count": fact.restart_count, "elastic.max_restarts": fact.max_restarts}
+        self._note("restart decided", {"elastic.round": fact.round, **details})
+
+    def _note(self, name: str, attributes: Mapping[str, str | int]) -> None:
         if self._agent.provider is not None:
-            self._agent.exits += ((time.time(), fact),)
+            self._agent.events += ((time.time(), name, attributes),)
 
     @hookimpl
     def elastic_recovered(self, fact: Recovered) -> None:
         if self._agent.provider is not None:
             from elastic_otel.spans import make_spans
 
-            exits, self._agent.exits = self._agent.exits, ()
-            make_spans(self._agent.provider.get_tracer("elastic_core"), fact, exits)
+            events, self._agent.events = self._agent.events, ()
+            make_spans(self._agent.provider.get_tracer("elastic_core"), fact, events)
 
     @hookimpl
     def elastic_agent_finished(self) -> None:

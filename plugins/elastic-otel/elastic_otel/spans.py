@@ -1,4 +1,4 @@
-"""Exports each recovery as a span, with child spans for its parts and events for worker exits."""
+"""Exports each recovery as a span, with child spans for its parts, and events for what preceded it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Tracer
 
-    from elastic_core.plugin import Duration, Recovered, WorkerExited
+    from elastic_core.plugin import Duration, Recovered
+    from elastic_otel.plugin import Event
 
 PARTS = ("detect", "stop", "rendezvous", "start")
 _TO_END: Duration = 2.0  # seconds that an exporter may delay the agent's exit
@@ -48,9 +49,8 @@ def shut_down(provider: TracerProvider) -> None:
         BackgroundCall(provider.shutdown).result(_TO_END)
 
 
-def make_spans(tracer: Tracer, fact: Recovered, exits: Iterable[tuple[float, WorkerExited]] = ()) -> None:
-    """Create the spans of one recovery in a new trace. `exits` lists the worker exits that become events of the
-    recovery's span, with their times in seconds since the epoch."""
+def make_spans(tracer: Tracer, fact: Recovered, events: Iterable[Event] = ()) -> None:
+    """Create the spans of one recovery in a new trace. `events` are added to the recovery's span."""
     from opentelemetry.context import Context
     from opentelemetry.trace import set_span_in_context
 
@@ -64,14 +64,8 @@ def make_spans(tracer: Tracer, fact: Recovered, exits: Iterable[tuple[float, Wor
     }
     begun = recovery.at - recovery.total
     whole = tracer.start_span("recovery", Context(), start_time=_nanoseconds(begun), attributes=attributes)
-    for seconds, exited in exits:
-        details: dict[str, int] = {
-            "elastic.round": exited.round,
-            "elastic.local_rank": exited.local_rank,
-            "elastic.exit_code": exited.exitcode,
-            "elastic.stopped": exited.stopped,
-        }
-        whole.add_event("worker exited", details, _nanoseconds(seconds))
+    for seconds, name, details in events:
+        whole.add_event(name, details, _nanoseconds(seconds))
     for part in PARTS:
         ended = begun + getattr(recovery, part)
         context, at = set_span_in_context(whole), _nanoseconds(begun)

@@ -204,5 +204,11 @@ def test_job_exports_its_recoveries(exporters, monkeypatch):
     assert not restarted_job(os.environ).is_failed()
     assert exporters.closed.wait(60)  # the job does not wait for a slow exporter
     assert exporters.seen[-1] == "recovery"
-    (exit_,) = exporters.events
-    assert dict(exit_.attributes) == exit_attributes(1, 0, 1, False)
+    assert [(event.name, dict(event.attributes)) for event in exporters.events] == [
+        ("worker exited", exit_attributes(1, 0, 1, False)),
+        (
+            "worker failed",
+            {"elastic.round": 1, "elastic.rank": 0, "elastic.reason": "exit code 1", "elastic.message": ""},
+        ),
+        ("restart decided", {"elastic.round": 1, "elastic.restart_count": 1, "elastic.max_restarts": 1}),
+    ]
