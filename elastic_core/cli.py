@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from elastic_core.compose.plan import Plan
-    from elastic_core.config import Command, Reading, Sources, Spec
+    from elastic_core.config import Command, Reading, Sources
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.observers import History
 
@@ -231,13 +231,20 @@ def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
         return record.factory(Contexts(manager).of(provided.source), argv)
     added = [option for option in manager.added_options() if option in manager.added_by(provided.source)]
     command = config.command_of(record, added)
-    reading = _read_or_help(command, sources, manager)
-    _expect_guessed(allowed, reading.settings.plugins)
+    if record.like_run:
+        manager, reading = read_like_run(argv, command, (allowed, manager), new_run_id=lambda: name)
+    else:
+        reading = _read_or_help(command, sources, manager)
+        _expect_guessed(allowed, reading.settings.plugins)
     configure_log(reading, manager)
     options = {option.name: reading.own[option.name.replace("-", "_")] for option in record.options}
-    settings = MappingProxyType({name: getattr(reading.settings, name) for name in record.settings})
-    context = Contexts(manager, values=reading.added).of(provided.source, options)
-    context = replace(context, settings=settings, run_id=settings.get("rdzv_id") or "")
+    if record.like_run:
+        plan = plan_for(reading, manager)
+        context = replace(plan.contexts.of(provided.source, options), plan=plan)
+    else:
+        settings = MappingProxyType({name: getattr(reading.settings, name) for name in record.settings})
+        context = Contexts(manager, values=reading.added).of(provided.source, options)
+        context = replace(context, settings=settings, run_id=settings.get("rdzv_id") or "")
     return record.factory(context, reading.words)
 
 
@@ -282,11 +289,8 @@ def _leave_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _load_plugins(
-    sources: Sources, allowed: Sequence[str] | None, command: str = "run", own: Sequence[Spec] = ()
-) -> PluginManager:
-    """Load the allowed plugins, and those of the distribution that provides the command. No plugin can add an option
-    that is named like one of the command's `own` flags."""
+def _load_plugins(sources: Sources, allowed: Sequence[str] | None, command: str = "run") -> PluginManager:
+    """Load the allowed plugins, and those of the distribution that provides the command."""
     from elastic_core import config
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.hooks.records import CommandRecord
@@ -294,9 +298,7 @@ def _load_plugins(
     home = CommandRecord.homes.get(command)
     if allowed is not None and home is not None:
         allowed = (*allowed, home)
-    return PluginManager.load(
-        sources.environ, reserved={*config.RESERVED, *(spec.name for spec in own)}, allowed=allowed
-    )
+    return PluginManager.load(sources.environ, reserved=config.RESERVED, allowed=allowed)
 
 
 def current_folder() -> Path:
@@ -307,9 +309,16 @@ def current_folder() -> Path:
         return Path("/", os.environ.get("PWD", ""))
 
 
-def read_like_run(argv: Sequence[str], command: Command | None = None, **more: Any) -> tuple[PluginManager, Reading]:
+def read_like_run(
+    argv: Sequence[str],
+    command: Command | None = None,
+    loaded: tuple[Sequence[str] | None, PluginManager] | None = None,
+    **more: Any,
+) -> tuple[PluginManager, Reading]:
     """Load the plugins and read a command line of `run` or of a `command` that is `like_run`, which needs no script.
-    Raises ConfigurationError, or _HelpPrinted if the command line asks for help."""
+    `loaded` contains plugins that are already loaded, and the allowed distributions. If others are allowed, the plugins
+    are loaded again. A plugin's option that is named like one of the command's own flags is left out. Raises
+    ConfigurationError, or _HelpPrinted if the command line asks for help."""
     from elastic_core import config
 
     def others(reading: Reading) -> Sequence[Problem]:
@@ -319,8 +328,9 @@ def read_like_run(argv: Sequence[str], command: Command | None = None, **more: A
     sources = config.Sources(argv, os.environ, current_folder())
     name, specs, own = (command.name, command.specs, command.own) if command else ("run", config.SPECS, ())
     allowed = sources.allowed_plugins(specs)
-    manager = _load_plugins(sources, allowed, name, own)
-    added = manager.added_options()
+    manager = loaded[1] if loaded and loaded[0] == allowed else _load_plugins(sources, allowed, name)
+    taken = {spec.name for spec in own}
+    added = [option for option in manager.added_options() if option.name.replace("-", "_") not in taken]
     if sources.line({**specs, **config.specs_of_options(added)}).help:
         from elastic_core.config.explain import help_text
 

@@ -5,14 +5,10 @@ elastic-core. Everything that other plugins need is in `elastic_core.plugin`. Im
 runs, because it loads much of the core.
 """
 
-from elastic_core.cli import configure_log as configure_log
-from elastic_core.cli import plan_for as plan_for
-from elastic_core.cli import read_like_run as read_like_run
 from elastic_core.cli import show as show
 from elastic_core.cli import to_json as to_json
 from elastic_core.compose.plan import Plan as Plan
 from elastic_core.compose.policy import script_entry as script_entry
-from elastic_core.config import Command as Command
 from elastic_core.devices import ASKING as ASKING
 from elastic_core.devices import count_workers as count_workers
 from elastic_core.health.board import StatusBoard as StatusBoard
@@ -22,11 +18,7 @@ from elastic_core.hooks.discovery import CORE as CORE
 from elastic_core.hooks.discovery import own_version as own_version
 from elastic_core.hooks.manager import PluginManager as PluginManager
 from elastic_core.hooks.records import OURS as OURS
-from elastic_core.operate.commands import own_flag as own_flag
 from elastic_core.operate.observation import GRACE as GRACE
-from elastic_core.parsing import integer as integer
-from elastic_core.parsing import parse_boolean as parse_boolean
-from elastic_core.parsing import seconds as seconds
 from elastic_core.rendezvous.codec import decoded_state as decoded_state
 from elastic_core.rendezvous.model import State as State
 from elastic_core.rendezvous.seal import HmacSeal as HmacSeal

@@ -153,7 +153,7 @@ def help_text(added_options: Iterable[Option] = ()) -> str:
     return "\n\n".join([_HEAD.rstrip(), *groups, f"example:\n  {_EXAMPLE}", _paragraph("exit codes", lines)])
 
 
-def command_help(head: str, specs: Iterable[Spec], example: str, codes: Mapping[ExitCode, str]) -> str:
+def command_help(head: str, specs: Iterable[Spec], example: str, codes: Mapping[int, str]) -> str:
     """Return the help text of a command with few flags. `codes` contains exit codes with a special meaning."""
     meanings = [f"  {int(code)}  {meaning}" for code, meaning in codes.items()]
     meanings.append("  others: see elastic run --help")

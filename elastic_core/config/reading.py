@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from elastic_core.config.resolve import BackendNamed
     from elastic_core.config.sources import CommandLine, ConfigFile
-    from elastic_core.errors import ExitCode
     from elastic_core.hooks.records import CommandRecord, Option, RendezvousBackendRecord
 
 
@@ -341,7 +340,7 @@ class Command:
     own: tuple[Spec, ...] = ()
     operands: tuple[str, ...] = ()
     example: str = ""
-    codes: Mapping[ExitCode, str] = field(default_factory=dict)
+    codes: Mapping[int, str] = field(default_factory=dict)
     required: Mapping[str, str] = field(default_factory=dict)
     alone: bool = False
     like_run: bool = False
@@ -374,10 +373,17 @@ def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:
         raise PluginError(Problem(f"elastic {record.name}", message))
     own = [replace(spec, flag_only=True) for spec in specs_of_options(record.options or ()).values()]
     words = " ".join([f"elastic {record.name}", *record.operands])
-    about = f"usage: {words} [flags]\n\n{record.summary}\n"
-    shared = dict.fromkeys((*record.settings, "log_format", "log_level"), "")
-    flags = (*specs_of_options(added).values(), *own)
-    return Command(record.name, about, shared, flags, record.operands, words)
+    run = " [flags of elastic run] [script]" if record.like_run else ""
+    return Command(
+        record.name,
+        f"usage: {words} [flags]{run}\n\n{record.about or record.summary}\n",
+        dict.fromkeys((*record.settings, "log_format", "log_level"), ""),
+        tuple(own) if record.like_run else (*specs_of_options(added).values(), *own),
+        record.operands,
+        record.example or words,
+        record.codes,
+        like_run=record.like_run,
+    )
 
 
 def read_command(

@@ -36,8 +36,8 @@ class Context:
             options.
         settings: the run's settings by name, without the options of backends and other plugins; read-only.
         log: a logger that writes to the agent's log and adds the plugin's name to every line.
-        plan: in health checks, the run's `Plan`, whose methods may change in any minor release (see
-            `elastic_core.diagnostics`). It is None everywhere else.
+        plan: the run's `Plan`, whose methods may change in any minor release (see `elastic_core.diagnostics`). Only
+            health checks and commands that are `like_run` receive it; it is None everywhere else.
     """
 
     run_id: str = ""
@@ -284,6 +284,12 @@ class CommandRecord(Record):
         settings: the settings of `elastic run` that the command also accepts, with their flags, variables and config
             file keys. `context.settings` contains their values, resolved as in a run. Only for commands with `options`.
         operands: the names of the required positional arguments, in order.
+        like_run: whether the command accepts all flags of `elastic run` and a script, instead of `settings` and
+            `operands`. The script may be missing. `factory` receives its words, and `context.plan` is the run's plan,
+            in which `error` contains the problems that `elastic run` would report.
+        about: the text between the usage and the flags in the command's help; by default the summary.
+        example: a complete command line for the help.
+        codes: exit codes with a special meaning for this command, for the help.
     """
 
     hook = "elastic_commands"
@@ -294,6 +300,10 @@ class CommandRecord(Record):
     factory: Callable[[Context, Sequence[str]], int | None]
     settings: tuple[str, ...] = ()
     operands: tuple[str, ...] = ()
+    like_run: bool = False
+    about: str = ""
+    example: str = ""
+    codes: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -343,8 +343,9 @@ def elastic_commands() -> list[CommandRecord]:  # type: ignore[empty-body]
     after `elastic_notices`. An exception disables only this plugin, and `elastic plugins` shows the error.
 
     The record's factory runs the command in the main thread. The output of `elastic NAME --help` is generated from the
-    record. If the factory raises a ConfigurationError, the exit code is 2; other elastic-core errors have the same exit
-    codes as in `elastic run`. Any other exception ends the command with exit code 2 and an error that names the plugin.
+    record. A command that is `like_run` accepts the command line of `elastic run`, and receives the run's plan. If the
+    factory raises a ConfigurationError, the exit code is 2; other elastic-core errors have the same exit codes as in
+    `elastic run`. Any other exception ends the command with exit code 2 and an error that names the plugin.
 
     A complete plugin::
 

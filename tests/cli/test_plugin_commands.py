@@ -39,6 +39,11 @@ def returns(context, operands):
     return {"large": 300, "text": "9"}[operands[0]]
 
 
+def rehearse(context, words):
+    print(context.run_id, context.plan.settings.nnodes, context.settings["rdzv_backend"], context.options, *words)
+    print(context.plan.error)
+
+
 @hookimpl
 def elastic_add_options():
     return [Option("team", str, "blue", "who asks")]
@@ -53,6 +58,7 @@ def elastic_commands():
         CommandRecord("parses", "read words", parses, None),
         CommandRecord("breaks", "break", breaks),
         CommandRecord("returns", "return a value", returns, operands=("WHICH",)),
+        CommandRecord("rehearse", "try", rehearse, options, like_run=True, about="Tries.", codes={3: "tired"}),
         CommandRecord("misnamed", "use an unknown setting", breaks, (), (), ("rdzv_endpont",)),
     ]
 """
@@ -82,6 +88,25 @@ def test_plugin_command_gets_flags_settings_and_operand(installed, monkeypatch, 
     assert "forgotten" not in capfd.readouterr().err
     assert cli.main(["breaks", "--log-level=debug"]) == 2
     assert "Traceback" in capfd.readouterr().err
+
+
+def test_command_like_run_gets_plan_and_script(installed, monkeypatch, capfd, tmp_path):
+    installed()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elastic.toml").write_text("nnodes = '1:4'\nrdzv-id = 'job'\nrdzv-endpoint = 'node0'\n")
+    flags = ["--rdzv-backend", "c10d", "--plugins=commander,elastic-c10d", "--team", "red", "--really"]
+    assert cli.main(["rehearse", *flags, "absent.py", "--really=no"]) == 0
+    options = {"team": "red", "really": True, "how-often": 1}
+    assert capfd.readouterr().out == f"job 1:4 c10d {options} absent.py --really=no\nNone\n"
+    assert cli.main(["rehearse", "--rdzv-backend=c1d"]) == 0
+    assert "did you mean 'c10d'" in capfd.readouterr().out
+    assert cli.main(["rehearse", "--how-often=0", "--nnodes=x"]) == 2
+    message = capfd.readouterr().err
+    assert all(flag in message for flag in ("--how-often: ", "--nnodes: "))
+    assert cli.main(["rehearse", "--help"]) == 0
+    shown = capfd.readouterr().out
+    assert shown.startswith("usage: elastic rehearse [flags] [flags of elastic run] [script]\n\nTries.\n")
+    assert ("--how-often N" in shown, "--nnodes" in shown, "3  tired" in shown) == (True, False, True)
 
 
 def test_plugin_command_appears_in_help(installed, capsys):

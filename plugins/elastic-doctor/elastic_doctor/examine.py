@@ -3,14 +3,14 @@ findings have a fixed order."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elastic_core.diagnostics import StatusBoard, notice_sources, own_version, results_of
 from elastic_core.plugin import BackgroundCall, CheckMoment, ConfigurationError, SystemClock
 from elastic_doctor import machine
-from elastic_doctor.command import DoctorOptions
 from elastic_doctor.finding import Check, fault, level_of
+from elastic_doctor.options import DoctorOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ def findings(plan: Plan, options: DoctorOptions, work: Work | None) -> tuple[Che
     """Return the findings about everything that a run with this plan needs, in the order of the report. They take at
     most a small multiple of `options.timeout`, plus the time for peers, and leave nothing running. Problems are
     returned as findings, not raised as errors. `work` is what the workers would run, if a script was given."""
-    checks = plan.health_checks(CheckMoment.BEFORE_RUN, {_OURS: asdict(options)})
+    checks = plan.health_checks(CheckMoment.BEFORE_RUN, {_OURS: options._asdict()})
     return in_order([*of_plan(plan, work), *of_checks(checks, options, SystemClock())])
 
 
@@ -67,7 +67,7 @@ def of_plan(plan: Plan, work: Work | None) -> Iterator[CheckResult]:
 def of_checks(checks: Sequence[HealthCheck], options: DoctorOptions, clock: Clock) -> Iterator[CheckResult]:
     """Run the health checks at the same time, and yield their results. If `options.timeout` is longer than its default,
     the time limits of all checks are longer by the same factor."""
-    begun, factor = clock.now(), max(1.0, options.timeout / DoctorOptions.timeout)
+    begun, factor = clock.now(), max(1.0, options.timeout / DoctorOptions().timeout)
     for_peers = 4 * options.peers_timeout if options.peers else 0.0
     checks = [replace(check, timeout=factor * check.timeout + for_peers) for check in checks]
     calls = [(check, BackgroundCall(check.make)) for check in checks]

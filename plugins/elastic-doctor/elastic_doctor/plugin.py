@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.plugin import CheckMoment, CommandRecord, HealthCheckRecord, hookimpl
+from elastic_core.plugin import CheckMoment, CommandRecord, ExitCode, HealthCheckRecord, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from elastic_core.plugin import CheckResult, Context
 
     Check = Callable[[Context], CheckResult | Iterable[CheckResult]]
+
+
+_ABOUT = """\
+Checks whether a run with the same flags, variables and config file would work on this machine:
+plugins, versions, limits, torch, names and addresses, and the connection to the store. It starts no
+workers, changes nothing, and does not run the script. For each problem, it suggests a remedy. For
+the flags of elastic run, see elastic run --help."""
 
 
 def _run(context: Context, words: Sequence[str]) -> int:
@@ -44,5 +51,24 @@ def elastic_health_checks() -> list[HealthCheckRecord]:
 
 @hookimpl
 def elastic_commands() -> list[CommandRecord]:
+    from elastic_doctor.options import OPTIONS
+
     summary = "check this machine and its connections to other nodes before a run"
-    return [CommandRecord("doctor", summary, _run, options=None)]  # the command parses all flags itself
+    return [
+        CommandRecord(
+            "doctor",
+            summary,
+            _run,
+            OPTIONS,
+            like_run=True,
+            about=_ABOUT,
+            example="elastic doctor --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py",
+            codes={
+                ExitCode.SUCCESS: "no faults; there may be warnings",
+                ExitCode.BAD_CONFIGURATION: "a run would fail on this machine, or with these flags",
+                ExitCode.RENDEZVOUS_TIMEOUT: "too few doctors joined (--peers)",
+                ExitCode.STORE_UNREACHABLE: "the store does not answer, although a server listens, or --expect-store "
+                "or --peers is set",
+            },
+        )
+    ]

@@ -27,9 +27,9 @@ from elastic_core.plugin import (
 )
 from elastic_doctor import machine
 from elastic_doctor.checks import python_version
-from elastic_doctor.command import DoctorOptions
 from elastic_doctor.finding import Check, fault, note, ok, warning
 from elastic_doctor.network import judged_store_absence, listening, meets_itself, surroundings_of
+from elastic_doctor.options import DoctorOptions
 from elastic_doctor.peers import Announcement, Doctor, cannot_reach, judged_peers
 
 if TYPE_CHECKING:

@@ -6,11 +6,14 @@ import json
 import os
 
 import pytest
-from elastic_doctor.command import DOCTOR, DoctorOptions
+from elastic_doctor.options import DoctorOptions
+from elastic_doctor.plugin import elastic_commands
 from elastic_testing import CommandContract
 
 from elastic_core import cli, config
 from elastic_core.errors import ConfigurationError
+
+DOCTOR = config.command_of(elastic_commands()[0], ())
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from elastic_doctor.command import DoctorOptions
 from elastic_doctor.examine import in_order, of_checks, of_plan
 from elastic_doctor.finding import Check, as_dict, as_text, fault, level_of, note, ok, warning
+from elastic_doctor.options import DoctorOptions
 from elastic_doctor.store import Answered, StoreCheck, judged_store
 from elastic_testing import FakeClock
 
