@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -39,7 +39,7 @@ from elastic_core.parsing import not_needed
 from elastic_core.text import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from elastic_core.clock import Duration
     from elastic_core.config import Settings
@@ -269,7 +269,7 @@ class Plan:
 def _run_check(check: Provided[HealthCheckRecord], context: Context) -> object:
     found: object = check.record.factory(context)
     with attributing(check):
-        return tuple(found) if isinstance(found, Iterable) and not isinstance(found, str) else found
+        return tuple(found) if isinstance(found, (Iterator, list)) else found
 
 
 def plan_of(

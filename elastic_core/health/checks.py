@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import LONG_AGO
@@ -31,7 +32,8 @@ def results_of(check: HealthCheck, call: BackgroundCall[object], patience: Durat
         return (CheckResult(CheckLevel.FAILURE, message, "inspect the service or device that is checked"),)
     try:
         found = call.result()
-        return tuple(map(_valid, found if isinstance(found, tuple) else (found,)))
+        nothing = CheckResult(CheckLevel.SKIPPED, "nothing to check")
+        return tuple(map(_valid, found if isinstance(found, tuple) else (found,))) or (nothing,)
     except ConfigurationError as error:
         message, _, remedy = error.problems[0].message.partition("; ")
         return (CheckResult(CheckLevel.FAILURE, message, remedy),)
@@ -48,8 +50,8 @@ def _valid(found: object) -> CheckResult:
 
 
 def _worst(results: Iterable[CheckResult]) -> CheckResult:
-    nothing = CheckResult(CheckLevel.SKIPPED, "nothing to check")
-    return max(results, key=lambda result: _SEVERITY.index(result.level), default=nothing)
+    worst = max(results, key=lambda result: _SEVERITY.index(result.level))
+    return replace(worst, message=f"{worst.name}: {worst.message}", name="") if worst.name else worst
 
 
 class RunningChecks:

@@ -311,8 +311,8 @@ class HealthCheckRecord(Record):
     """A check of this machine. All installed checks run; users do not select them. The record must not have options.
 
     Args:
-        factory: runs the check, and returns its result or an iterable of any number of results. The context contains
-            the options that the plugin adds, and the run's plan.
+        factory: runs the check, and returns its result, or yields several results or none. The context contains the
+            options that the plugin adds, and the run's plan.
         timeout: seconds after which the check is considered failed.
         when: the moments at which the check runs; if empty, it runs at all moments.
     """
@@ -320,7 +320,7 @@ class HealthCheckRecord(Record):
     hook = "elastic_health_checks"
     noun = flag = "health check"
 
-    factory: Callable[[Context], CheckResult | Iterable[CheckResult]]
+    factory: Callable[[Context], CheckResult | Iterator[CheckResult] | list[CheckResult]]
     timeout: float = 10.0
     when: Collection[CheckMoment] = ()
 

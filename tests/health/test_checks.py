@@ -91,8 +91,10 @@ def test_bad_check_is_a_failure(clock, make, message, remedy):
     [("ok failure warning", "failure"), ("warning ok", "warning"), ("skipped ok", "ok"), ("", "skipped")],
 )
 def test_worst_of_several_results_is_shown(clock, levels, worst):
-    check, made = counted(lambda: tuple(CheckResult(CheckLevel(level), level) for level in levels.split()))
-    assert after(RunningChecks([check], clock), clock, made).result.level.value == worst
+    results = tuple(CheckResult(CheckLevel(level), "it", name=level) for level in levels.split())
+    check, made = counted(lambda: results)
+    found = after(RunningChecks([check], clock), clock, made).result
+    assert (found.level.value, found.message) == (worst, f"{worst}: it" if levels else "nothing to check")
 
 
 def test_hanging_check_fails_and_is_not_repeated(clock):

@@ -22,9 +22,8 @@ _OURS = "elastic-doctor"
 
 
 def findings(plan: Plan, options: DoctorOptions, work: Work | None) -> tuple[CheckResult, ...]:
-    """Return the findings about everything that a run with this plan needs, in the order of the report. They take at
-    most a small multiple of `options.timeout`, plus the time for peers, and leave nothing running. Problems are
-    returned as findings, not raised as errors. `work` is what the workers would run, if a script was given."""
+    """Return the findings about everything that a run with this plan needs, in the order of the report. Problems
+    are findings, and raise no errors. `work` is what the workers would run, if a script was given."""
     checks = plan.health_checks(CheckMoment.BEFORE_RUN, {_OURS: options._asdict()})
     return in_order([*of_plan(plan, work), *of_checks(checks, options, SystemClock())])
 
@@ -65,16 +64,17 @@ def of_plan(plan: Plan, work: Work | None) -> Iterator[CheckResult]:
 
 
 def of_checks(checks: Sequence[HealthCheck], options: DoctorOptions, clock: Clock) -> Iterator[CheckResult]:
-    """Run the health checks at the same time, and yield their results. If `options.timeout` is longer than its default,
-    the time limits of all checks are longer by the same factor."""
+    """Run the health checks at the same time, and yield their results. Our own checks get more time if `options` allow
+    more for the calls that they make."""
     begun, factor = clock.now(), max(1.0, options.timeout / DoctorOptions().timeout)
     for_peers = 4 * options.peers_timeout if options.peers else 0.0
-    checks = [replace(check, timeout=factor * check.timeout + for_peers) for check in checks]
     calls = [(check, BackgroundCall(check.make)) for check in checks]
     for check, call in calls:
-        for result in results_of(check, call, max(0.0, check.timeout - (clock.now() - begun))):
-            name = result.name or check.name
-            if check.plugin == _OURS:
-                yield replace(result, name=name)
+        ours = check.plugin == _OURS
+        limited = replace(check, timeout=factor * check.timeout + for_peers) if ours else check
+        for result in results_of(limited, call, max(0.0, limited.timeout - (clock.now() - begun))):
+            if ours:
+                yield replace(result, name=result.name or check.name)
             else:
-                yield replace(result, name=Check.HEALTH_CHECK.value, message=f"{name}: {result.message}")
+                text = ": ".join(filter(None, (check.name, result.name, result.message)))
+                yield replace(result, name=Check.HEALTH_CHECK.value, message=text)

@@ -66,8 +66,8 @@ def fault(check: Check, message: str, remedy: str) -> CheckResult:
 
 
 def level_of(finding: CheckResult) -> str:
-    """Return the level to show. A "note" is harmless. A "warning" means that the run may start, but may have problems.
-    A "fault" means that the run would not work."""
+    """Return the level to show. A "note" is harmless: there was nothing to check, or its remedy is optional. With a
+    "warning", the run may start, but may have problems. A "fault" means that the run would not work."""
     return "note" if finding.level is CheckLevel.OK and finding.remedy else _LEVELS[finding.level]
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.plugin import CheckMoment, CommandRecord, ExitCode, HealthCheckRecord, hookimpl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from elastic_core.plugin import CheckResult, Context
 
-    Check = Callable[[Context], CheckResult | Iterable[CheckResult]]
+    Check = Callable[[Context], CheckResult | Iterator[CheckResult]]
 
 
 _ABOUT = """\
@@ -29,7 +29,7 @@ def _run(context: Context, words: Sequence[str]) -> int:
 
 
 def _record(name: str, summary: str, module: str, function: str, **more: Any) -> HealthCheckRecord:
-    def check(context: Context) -> CheckResult | Iterable[CheckResult]:
+    def check(context: Context) -> CheckResult | Iterator[CheckResult]:
         run: Check = getattr(importlib.import_module(f"elastic_doctor.{module}"), function)
         return run(context)
 
