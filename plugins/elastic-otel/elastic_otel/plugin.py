@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import TracerProvider
 
-    from elastic_core.plugin import Context, Recovered, RestartDecided, WorkerExited, WorkerFailed
+    from elastic_core.plugin import Context, PhaseChanged, Recovered, RestartDecided, WorkerExited, WorkerFailed
 
     Event = tuple[float, str, Mapping[str, str | int]]  # time in seconds since the epoch, name, attributes
 
@@ -66,6 +66,11 @@ class RecoverySpans:
     def elastic_restart_decided(self, fact: RestartDecided) -> None:
         details = {"elastic.restart_count": fact.restart_count, "elastic.max_restarts": fact.max_restarts}
         self._note("restart decided", {"elastic.round": fact.round, **details})
+
+    @hookimpl
+    def elastic_phase_changed(self, fact: PhaseChanged) -> None:
+        if fact.phase in ("stopping", "joining"):  # the reasons for the parts of a recovery
+            self._note(fact.phase.value, {"elastic.reason": fact.reason})
 
     def _note(self, name: str, attributes: Mapping[str, str | int]) -> None:
         if self._agent.provider is not None:

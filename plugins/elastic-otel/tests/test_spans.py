@@ -204,7 +204,9 @@ def test_job_exports_its_recoveries(exporters, monkeypatch):
     assert not restarted_job(os.environ).is_failed()
     assert exporters.closed.wait(60)  # the job does not wait for a slow exporter
     assert exporters.seen[-1] == "recovery"
-    assert [(event.name, dict(event.attributes)) for event in exporters.events] == [
+    found = [(event.name, dict(event.attributes)) for event in exporters.events]
+    assert ("stopping", {"elastic.reason": "rank 0: exit code 1"}) in found
+    assert [event for event in found if event[0] not in ("stopping", "joining")] == [
         ("worker exited", exit_attributes(1, 0, 1, False)),
         (
             "worker failed",
