@@ -54,25 +54,25 @@ class RecoverySpans:
     @hookimpl
     def elastic_worker_exited(self, fact: WorkerExited) -> None:
         details = {"elastic.local_rank": fact.local_rank, "elastic.exit_code": fact.exitcode}
-        self._note("worker exited", {"elastic.round": fact.round, **details, "elastic.stopped": fact.stopped})
+        self._keep("worker exited", {"elastic.round": fact.round, **details, "elastic.stopped": fact.stopped})
 
     @hookimpl
     def elastic_worker_failed(self, fact: WorkerFailed) -> None:
         failure = fact.failure
         details = {"elastic.reason": failure.reason, "elastic.message": failure.message}
-        self._note("worker failed", {"elastic.round": failure.round, "elastic.rank": failure.global_rank, **details})
+        self._keep("worker failed", {"elastic.round": failure.round, "elastic.rank": failure.global_rank, **details})
 
     @hookimpl
     def elastic_restart_decided(self, fact: RestartDecided) -> None:
         details = {"elastic.restart_count": fact.restart_count, "elastic.max_restarts": fact.max_restarts}
-        self._note("restart decided", {"elastic.round": fact.round, **details})
+        self._keep("restart decided", {"elastic.round": fact.round, **details})
 
     @hookimpl
     def elastic_phase_changed(self, fact: PhaseChanged) -> None:
         if fact.phase in ("stopping", "joining"):  # the reasons for the parts of a recovery
-            self._note(fact.phase.value, {"elastic.reason": fact.reason})
+            self._keep(fact.phase.value, {"elastic.reason": fact.reason})
 
-    def _note(self, name: str, attributes: Mapping[str, str | int]) -> None:
+    def _keep(self, name: str, attributes: Mapping[str, str | int]) -> None:
         if self._agent.provider is not None:
             self._agent.events += ((time.time(), name, attributes),)
 
