@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from elastic_core.errors import ConfigurationError, ElasticError, ExitCode, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from elastic_core.compose.plan import Plan
-    from elastic_core.config import Command, Reading, Sources
+    from elastic_core.config import Reading, Sources
+    from elastic_core.hooks.discovery import Source
     from elastic_core.hooks.manager import PluginManager
+    from elastic_core.hooks.records import CommandRecord, Option
     from elastic_core.observers import History
 
 _PATIENCE = 5.0  # how many seconds a message waits for a stalled reader of stderr
@@ -58,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     """Run one command, print any errors, and return the exit code."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # unblock signals that the caller blocked, here and in the workers
     name = argv[0] if argv else "--help"
-    command = _COMMANDS.get(name) or functools.partial(_of_plugin, name)
+    command = _COMMANDS.get(name) or functools.partial(_command, name)
     try:
         return command(argv[1:]) or ExitCode.SUCCESS
     except _HelpPrinted:
@@ -104,81 +106,6 @@ def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseE
     return error
 
 
-def explain(argv: Sequence[str]) -> None:
-    """Run `elastic explain`."""
-    from elastic_core.compose.policy import script_entry
-    from elastic_core.config.explain import as_dict, as_text
-    from elastic_core.operate.commands import EXPLAIN
-
-    manager, reading = read_like_run(argv, EXPLAIN)
-    plan = plan_for(reading, manager)
-    reading = replace(reading, settings=plan.settings)
-    starter: Mapping[str, Any] = {}
-    unused: Sequence[str] = ()
-    broken = None
-    try:
-        unused = plan.checked().unused
-        if reading.script:
-            entry = script_entry(reading.settings, reading.script, reading.script_args, os.environ)
-            with plan.naming_origins():
-                starter = plan.explained_starter(entry.work)
-    except ElasticError as error:
-        broken = error  # reported after the configuration has been shown
-    content = as_dict(reading, manager.added_options(), manager.secret_options(), unused, starter)
-    show(to_json(content) if reading.own["json"] else as_text(content))
-    if broken is not None:
-        raise broken
-
-
-def plugins(argv: Sequence[str]) -> None:
-    """Run `elastic plugins`."""
-    from elastic_core.hooks import listing
-    from elastic_core.operate.commands import PLUGINS
-
-    manager, reading = _read_command(PLUGINS, argv)
-    show(to_json(listing.as_dict(manager)) if reading.own["json"] else listing.as_text(manager))
-
-
-def status(argv: Sequence[str]) -> None:
-    """Run `elastic status`."""
-    from elastic_core.operate.commands import STATUS
-    from elastic_core.operate.status import as_dict, as_text
-    from elastic_core.operate.status import status as look
-
-    plan, own, _ = _planned(STATUS, argv)
-    snapshot = look(plan, own["timeout"])
-    show(to_json(as_dict(snapshot)) if own["json"] else as_text(snapshot))
-
-
-def drain(argv: Sequence[str]) -> None:
-    """Run `elastic drain`."""
-    from elastic_core.operate.commands import DRAIN
-    from elastic_core.operate.drain import drain as take_out
-
-    plan, own, (node,) = _planned(DRAIN, argv)
-    take_out(plan, node, own["timeout"], show, deadline=own["deadline"])
-
-
-def stop(argv: Sequence[str]) -> None:
-    """Run `elastic stop`."""
-    from elastic_core.operate.commands import STOP
-    from elastic_core.operate.drain import stop as take_out
-
-    plan, own, _ = _planned(STOP, argv)
-    take_out(plan, own["timeout"], show, deadline=own["deadline"])
-
-
-def serve(argv: Sequence[str]) -> None:
-    """Run `elastic serve`."""
-    from elastic_core.operate import serve as serving
-    from elastic_core.operate.commands import ROOM, SERVE
-
-    plan, _, _ = _planned(SERVE, argv)
-    endpoint = serving.serving_endpoint(plan.settings.rdzv_endpoint)
-    with plan.naming_origins():
-        serving.serve(plan.store_server(endpoint, max(plan.settings.nnodes.max, ROOM)))
-
-
 def version(argv: Sequence[str]) -> None:
     """Run `elastic --version`."""
     from importlib.metadata import version as version_of
@@ -197,65 +124,84 @@ def usage(argv: Sequence[str]) -> None:
     show(_USAGE.format(commands="\n".join(f"  {name:<{wide}}  {summary}" for name, summary in listed)))
 
 
-def _of_plugin(name: str, argv: Sequence[str]) -> int | None:
+def _command(name: str, argv: Sequence[str]) -> int | None:
+    """Run a built-in command or a plugin's command."""
     from elastic_core import config
     from elastic_core.config.reading import BEFORE_PLUGINS
-    from elastic_core.config.sources import to_load
+    from elastic_core.config.sources import RUN
     from elastic_core.hooks.calls import Contexts
-    from elastic_core.hooks.records import COMMANDS, CommandRecord
-    from elastic_core.hooks.selection import names_of
+    from elastic_core.hooks.discovery import CORE, Source, own_version
     from elastic_core.log import show_unless_configured
+    from elastic_core.operate.commands import BUILT_IN
 
-    sources = config.Sources(argv, os.environ, current_folder(), f"elastic {name}")
-    allowed = sources.allowed_plugins(BEFORE_PLUGINS)
+    record, source = BUILT_IN.get(name), Source(CORE, "builtin", own_version())
+    added: Sequence[Option] = ()
+    words = RUN if record and record.like_run else f"elastic {name}"
+    sources = config.Sources(argv, os.environ, current_folder(), words)
+    allowed = sources.allowed_plugins(config.command_specs(record) if record else BEFORE_PLUGINS)
     manager = _load_plugins(sources, allowed, name)
-    names = [name for item in manager.records(CommandRecord) for name in names_of(item.record)]
-    if name not in names:
-        from elastic_core.text import did_you_mean
-
-        known = [*COMMANDS, *names]
-        home = CommandRecord.homes.get(name)
-        if by := next((by for source, by in manager.blocked.items() if source.distribution == home), ""):
-            advice = f"; {home} is blocked by {by}"
-        elif home:
-            advice = f"; {to_load(home)}"
-        else:
-            advice = did_you_mean(name, known) or "; see elastic --help"
-        failed = "".join(f"\n  failed to load: {failure}" for failure in manager.failures)
-        message = f"expected a command ({', '.join(known)}), found {name!r}{advice}{failed}"
-        raise ConfigurationError(Problem("command", message))
-    provided = manager.provided(CommandRecord, name)
-    record = provided.record
+    if record is None:
+        record, source = _provided(name, manager)
+        added = [option for option in manager.added_options() if option in manager.added_by(source)]
     if record.options is None:
         show_unless_configured()
-        return record.factory(Contexts(manager).of(provided.source), argv)
-    added = [option for option in manager.added_options() if option in manager.added_by(provided.source)]
-    command = config.command_of(record, added)
+        return record.factory(Contexts(manager).of(source), argv)
     if record.like_run:
-        manager, reading = read_like_run(argv, command, (allowed, manager), new_run_id=lambda: name)
+        more = {} if name in BUILT_IN else {"new_run_id": lambda: name}
+        manager, reading = read_like_run(argv, record, (sources, allowed, manager), **more)
     else:
-        reading = _read_or_help(command, sources, manager)
-        _expect_guessed(allowed, reading.settings.plugins)
-    configure_log(reading, manager)
-    options = {option.name: reading.own[option.name.replace("-", "_")] for option in record.options}
-    if record.like_run:
-        plan = plan_for(reading, manager)
-        context = replace(plan.contexts.of(provided.source, options), plan=plan)
-    else:
-        settings = MappingProxyType({name: getattr(reading.settings, name) for name in record.settings})
-        context = Contexts(manager, values=reading.added).of(provided.source, options)
-        context = replace(context, settings=settings, run_id=settings.get("rdzv_id") or "")
+        reading = _read_command(record, sources, manager, added)
+        _expect_guessed(allowed, reading.settings.plugins if record.settings is not None else allowed)
+    if record.settings is not None:
+        configure_log(reading, manager)
+    plan = plan_for(reading, manager)
+    own = {option.name: reading.own[option.name.replace("-", "_")] for option in record.options}
+    context = replace(plan.contexts.of(source, own), plan=plan)
+    if not record.like_run:
+        shown = {name: getattr(reading.settings, name) for name in record.settings or ()}
+        context = replace(context, settings=MappingProxyType(shown))
     return record.factory(context, reading.words)
+
+
+def _read_command(record: CommandRecord, sources: Sources, manager: PluginManager, added: Sequence[Option]) -> Reading:
+    """Read the command line of a command that is not `like_run`. Raises _HelpPrinted if it asks for help."""
+    from elastic_core import config
+
+    if sources.line(config.command_specs(record, added)).help:
+        from elastic_core.config.explain import command_help
+
+        show(command_help(record, added))
+        raise _HelpPrinted
+    reading = config.read_command(record, sources, manager.added_options(), added, manager.backend_named)
+    return replace(reading, tables={})  # the command does not use other backends
+
+
+def _provided(name: str, manager: PluginManager) -> tuple[CommandRecord, Source]:
+    """Return a plugin's command, and the plugin. Raises ConfigurationError if there is no command of this name."""
+    from elastic_core.config.sources import to_load
+    from elastic_core.hooks.records import COMMANDS, CommandRecord
+    from elastic_core.hooks.selection import names_of
+    from elastic_core.text import did_you_mean
+
+    names = [name for item in manager.records(CommandRecord) for name in names_of(item.record)]
+    if name in names:
+        provided = manager.provided(CommandRecord, name)
+        return provided.record, provided.source
+    known = [*COMMANDS, *names]
+    home = CommandRecord.homes.get(name)
+    if by := next((by for source, by in manager.blocked.items() if source.distribution == home), ""):
+        advice = f"; {home} is blocked by {by}"
+    elif home:
+        advice = f"; {to_load(home)}"
+    else:
+        advice = did_you_mean(name, known) or "; see elastic --help"
+    failed = "".join(f"\n  failed to load: {failure}" for failure in manager.failures)
+    message = f"expected a command ({', '.join(known)}), found {name!r}{advice}{failed}"
+    raise ConfigurationError(Problem("command", message))
 
 
 _COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "run": run,
-    "explain": explain,
-    "plugins": plugins,
-    "status": status,
-    "drain": drain,
-    "stop": stop,
-    "serve": serve,
     "--version": version,
     "-V": version,
     "--help": usage,
@@ -311,34 +257,35 @@ def current_folder() -> Path:
 
 def read_like_run(
     argv: Sequence[str],
-    command: Command | None = None,
-    loaded: tuple[Sequence[str] | None, PluginManager] | None = None,
+    command: CommandRecord | None = None,
+    loaded: tuple[Sources, Sequence[str] | None, PluginManager] | None = None,
     **more: Any,
 ) -> tuple[PluginManager, Reading]:
     """Load the plugins and read a command line of `run` or of a `command` that is `like_run`, which needs no script.
-    `loaded` contains plugins that are already loaded, and the allowed distributions. If others are allowed, the plugins
-    are loaded again. A plugin's option that is named like one of the command's own flags is left out. Raises
-    ConfigurationError, or _HelpPrinted if the command line asks for help."""
+    `loaded` contains the sources, the allowed distributions, and the plugins that are already loaded. If others are
+    allowed, the plugins are loaded again. A plugin's option that is named like one of the command's own flags is left
+    out. Raises ConfigurationError, or _HelpPrinted if the command line asks for help."""
     from elastic_core import config
 
     def others(reading: Reading) -> Sequence[Problem]:
         error = plan_for(reading, manager).error
         return error.problems if error else ()
 
-    sources = config.Sources(argv, os.environ, current_folder())
-    name, specs, own = (command.name, command.specs, command.own) if command else ("run", config.SPECS, ())
+    sources = loaded[0].like_run() if loaded else config.Sources(argv, os.environ, current_folder())
+    own = config.own_specs(command) if command else {}
+    specs = {**config.SPECS, **own}
     allowed = sources.allowed_plugins(specs)
-    manager = loaded[1] if loaded and loaded[0] == allowed else _load_plugins(sources, allowed, name)
-    taken = {spec.name for spec in own}
-    added = [option for option in manager.added_options() if option.name.replace("-", "_") not in taken]
+    name = command.name if command else "run"
+    manager = loaded[2] if loaded and loaded[1] == allowed else _load_plugins(sources, allowed, name)
+    added = [option for option in manager.added_options() if option.name.replace("-", "_") not in own]
     if sources.line({**specs, **config.specs_of_options(added)}).help:
-        from elastic_core.config.explain import help_text
+        from elastic_core.config.explain import command_help, help_text
 
-        show(command.help_text() if command else help_text(added))
+        show(command_help(command) if command else help_text(added))
         raise _HelpPrinted
     try:
         more |= {"backend_named": manager.backend_named, "others": others}
-        reading = config.read(sources, added, own=own, require_script=command is None, **more)
+        reading = config.read(sources, added, own=tuple(own.values()), require_script=command is None, **more)
     except ConfigurationError:
         for failure in manager.failures:  # perhaps the plugin would have added a flag that is unknown without it
             _complain(f"elastic: plugin failed to load: {failure}")
@@ -359,37 +306,7 @@ def plan_for(reading: Reading, manager: PluginManager) -> Plan:
     """Return the plan for what `read_like_run` has read. The plan may have problems (see `Plan.error`)."""
     from elastic_core.compose.plan import plan_of
 
-    return plan_of(reading.settings, manager, reading.origins, reading.tables, reading.added)
-
-
-def _read_command(command: Command, argv: Sequence[str]) -> tuple[PluginManager, Reading]:
-    """Load the plugins and read a command line for `command`. Raises _HelpPrinted if the command line asks for help."""
-    from elastic_core import config
-
-    sources = config.Sources(argv, os.environ, current_folder(), command.words)
-    manager = _load_plugins(sources, sources.allowed_plugins(command.specs))
-    return manager, _read_or_help(command, sources, manager)
-
-
-def _planned(command: Command, argv: Sequence[str]) -> tuple[Plan, Mapping[str, Any], tuple[str, ...]]:
-    """Read a command line as `_read_command` does. Returns the plan, the values of the command's own flags, and the
-    operands."""
-    from elastic_core.compose.plan import plan_of
-
-    manager, reading = _read_command(command, argv)
-    configure_log(reading, manager)
-    # Without the config file's tables for other backends, which the command does not use.
-    plan = plan_of(reading.settings, manager, reading.origins, added=reading.added)
-    return plan.checked(), reading.own, reading.words
-
-
-def _read_or_help(command: Command, sources: Sources, manager: PluginManager) -> Reading:
-    from elastic_core import config
-
-    if sources.line(command.specs).help:
-        show(command.help_text())
-        raise _HelpPrinted
-    return config.read_command(command, sources, manager.added_options(), manager.backend_named)
+    return plan_of(reading, manager)
 
 
 def configure_log(reading: Reading, manager: PluginManager) -> None:

@@ -17,7 +17,7 @@ from elastic_core.clock import SystemClock
 from elastic_core.compose.agent import answer, composed, parts_for
 from elastic_core.compose.plan import Plan, plan_of
 from elastic_core.compose.policy import Entry, function_entry, script_entry
-from elastic_core.config import SPECS, from_environment, from_torchrun, settings_from
+from elastic_core.config import SPECS, Reading, from_environment, from_torchrun, settings_from
 from elastic_core.config.reading import parse_found
 from elastic_core.config.spec import specs_of_options
 from elastic_core.errors import ChildFailedError, ConfigurationError, Problem
@@ -190,7 +190,7 @@ def _plan(config: LaunchConfig) -> Plan:
     if unreadable:
         raise ConfigurationError(*unreadable.values())
     added = {option.name: values[option.name.replace("-", "_")] for option in options}
-    return plan_of(settings, manager, origins, added=added).checked()
+    return plan_of(Reading(settings, origins=origins, added=added), manager).checked()
 
 
 def _entry(settings: Settings, entrypoint: Callable[..., Any] | str | None, args: Sequence[Any]) -> Entry:
@@ -262,7 +262,7 @@ class LocalElasticAgent(ProcessAgent):
             found = plan.manager.provided(RendezvousBackendRecord, backend)
             settings = replace(settings, rdzv_backend=found.record.name)
             chosen = {**plan.chosen, RendezvousBackendRecord: Chosen(found.record, found.source, {})}
-            plan = replace(plan, settings=settings, chosen=chosen)
+            plan = replace(plan, reading=replace(plan.reading, settings=settings), chosen=chosen)
         self._run_plan = plan
         entry = _entry(settings, spec.entrypoint, spec.args)
         self._health_check_server = health_check_server

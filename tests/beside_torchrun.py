@@ -284,7 +284,7 @@ class Elastic:
     def read(self, words: list[str], environ: dict[str, str] | None = None) -> Ours:
         """Raises ConfigurationError."""
         reading = self._reading(words, environ)
-        plan = plan_of(reading.settings, self._manager, reading.origins).checked()
+        plan = plan_of(reading, self._manager).checked()
         if not serves_itself(reading.settings):
             node = Node("node", rank_hint=reading.settings.node_rank)
             with contextlib.chdir(self._folder):  # the path of a store's file may be relative

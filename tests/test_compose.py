@@ -16,7 +16,7 @@ from elastic_core import launch, log
 from elastic_core.compose.agent import composed
 from elastic_core.compose.plan import plan_of
 from elastic_core.compose.policy import function_entry, script_entry, why_unbound
-from elastic_core.config import settings_from
+from elastic_core.config import Reading, settings_from
 from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ChildFailedError, ConfigurationError, PluginError, Problem
 from elastic_core.hooks.manager import PluginManager
@@ -179,7 +179,8 @@ ALL = {"rdzv_backend": "diary", "watchdog": "dog", "health": "pulse", "health_po
 def run(plugin, command=("true",), observers=(), options=None, environ=os.environ, **values):
     settings = settings_from({**ALL, "no_python": True, **values})
     entry = script_entry(settings, command[0], tuple(command[1:]), environ)
-    return launch.run_job(plan_of(settings, plugin.manager, added=options).checked(), entry, environ, observers)
+    plan = plan_of(Reading(settings, added=options), plugin.manager)
+    return launch.run_job(plan.checked(), entry, environ, observers)
 
 
 STARTED = ["health", "health.start", "handler", "watchdog", "watchdog.start"]
@@ -398,7 +399,7 @@ def test_missing_plugin_for_torchrun_variable_is_a_warning(setting, capsys):
     settings = settings_from({setting: name, "health_port": 8080})
 
     def planned(manager, origin):
-        return plan_of(settings, manager, {setting: origin}).settings
+        return plan_of(Reading(settings, origins={setting: origin}), manager).settings
 
     assert getattr(planned(nobody, variable), setting) is None
     assert f'plugin missing: variable={variable} advice="pip install {distribution}"' in capsys.readouterr().err
@@ -419,7 +420,7 @@ def test_agent_that_never_runs_leaks_nothing(plugin):
     descriptors = len(os.listdir("/proc/self/fd"))
     for _ in range(100):
         plugin.diary.clear()
-        with composed(plan_of(settings, plugin.manager).checked(), entry, os.environ) as agent:
+        with composed(plan_of(Reading(settings), plugin.manager).checked(), entry, os.environ) as agent:
             assert agent.restart_count == 0
         assert plugin.diary == [*STARTED, *ENDED]
     # Threads of earlier tests may open and close a few; a leak would be a hundred.
@@ -536,7 +537,7 @@ def test_unbound_reason_names_the_cause(machine, reason):
 
 def test_factory_problems_name_their_origin():
     origins = {"rdzv_conf": "elastic.toml: rendezvous.etcd", "rdzv_endpoint": DEFAULT, "dataset": "ELASTIC_DATASET"}
-    plan = plan_of(settings_from({}), PluginManager.load({}), origins)
+    plan = plan_of(Reading(settings_from({}), origins=origins), PluginManager.load({}))
     with pytest.raises(ConfigurationError) as caught, plan.naming_origins():
         raise ConfigurationError(
             Problem("--rdzv-conf: lease_ttl", "too short"),
@@ -584,5 +585,6 @@ def test_failed_starter_is_named(name, error, message, plugin, tmp_path, monkeyp
     points = [BUILTIN, diary, starter]
     settings = settings_from({**ALL, "no_python": True, "worker_starter": name})
     entry = script_entry(settings, "true", (), os.environ)
+    plan = plan_of(Reading(settings), PluginManager.load({}, entry_points=points))
     with pytest.raises(PluginError, match=message):
-        launch.run_job(plan_of(settings, PluginManager.load({}, entry_points=points)).checked(), entry, os.environ)
+        launch.run_job(plan.checked(), entry, os.environ)

@@ -40,6 +40,7 @@ from elastic_core.support.sockets import split_host_port
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from elastic_core.config import Settings
     from elastic_core.hooks.discovery import Candidate
     from elastic_core.hooks.records import Context, StoreRecord
     from elastic_core.interfaces.backend import Store
@@ -74,9 +75,18 @@ def of_store(store: StoreRecord) -> RendezvousBackendRecord:
         open_backend=partial(_backend, store, observes=True),
         forkable=False,  # it is unknown whether its client survives a fork
         defaults=store.defaults,
-        problems=store.problems,
+        problems=partial(_store_problems, store),
         hosts_of=store.hosts_of,
     )
+
+
+def _store_problems(store: StoreRecord, settings: Settings) -> Iterator[Problem]:
+    try:
+        _endpoint(settings.rdzv_endpoint, _place(store))
+    except ConfigurationError as error:
+        yield from error.problems
+    if store.problems is not None:
+        yield from store.problems(settings)
 
 
 def _place(store: StoreRecord) -> tuple[str, ...] | None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from elastic_core.clock import Duration
-    from elastic_core.config import Settings
+    from elastic_core.config import Reading, Settings
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.hooks.records import Context
     from elastic_core.interfaces.backend import RosterBackend, StoreServer
@@ -84,21 +84,22 @@ class Plan:
     """Everything that the user has configured. Created by `plan_of`.
 
     Attributes:
-        settings: every setting, typed and resolved.
+        reading: every setting and added option with its origin, typed and resolved, and the script.
         manager: the plugins.
         chosen: the selected record of each kind that the settings use. A valid plan has at least a rendezvous backend
             and a rank policy.
-        origins: the origins of the settings and added options, for messages.
-        added: the values of the options that plugins added.
         error: the problems, or None if the plan is valid.
     """
 
-    settings: Settings
+    reading: Reading
     manager: PluginManager
     chosen: Mapping[type[Record], Chosen[Any]]
-    origins: Mapping[str, str]
-    added: Mapping[str, object]
     error: ConfigurationError | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """Every setting, typed and resolved."""
+        return self.reading.settings
 
     def checked(self) -> Plan:
         """Return this plan. Raises a ConfigurationError that lists every problem."""
@@ -112,7 +113,7 @@ class Plan:
         try:
             yield
         except ConfigurationError as error:
-            error.problems = with_origins(error.problems, self.origins)
+            error.problems = with_origins(error.problems, self.reading.origins)
             raise
 
     @property
@@ -123,7 +124,7 @@ class Plan:
     @functools.cached_property
     def contexts(self) -> Contexts:
         """The plugins' contexts in this run."""
-        return Contexts(self.manager, self.settings, self.added)
+        return Contexts(self.manager, self.settings, self.reading.added)
 
     def _context(self, chosen: Chosen[Any]) -> Context:
         return self.contexts.of(chosen.source, chosen.options)
@@ -272,24 +273,12 @@ def _run_check(check: Provided[HealthCheckRecord], context: Context) -> object:
         return tuple(found) if isinstance(found, (Iterator, list)) else found
 
 
-def plan_of(
-    settings: Settings,
-    manager: PluginManager,
-    origins: Mapping[str, str] | None = None,
-    tables: Mapping[str, str] | None = None,
-    added: Mapping[str, object] | None = None,
-) -> Plan:
+def plan_of(reading: Reading, manager: PluginManager) -> Plan:
     """Return the plan for these settings. Everything that they select is looked up before anything is built.
 
     If one of torchrun's variables selects a watchdog or health endpoint that is not installed, the plan leaves it out,
-    as torchrun does, and a warning names the package to install.
-
-    Args:
-        origins: the origins of the settings and added options, for messages.
-        tables: see `Reading`.
-        added: the values of the options that plugins added.
-    """
-    origins = origins or {}
+    as torchrun does, and a warning names the package to install."""
+    settings, origins = reading.settings, reading.origins
     asked: dict[str, type[Record]] = {"watchdog": WatchdogRecord, "health": HealthEndpointRecord}
     for setting, kind in asked.items():
         name, variable = getattr(settings, setting), origins.get(setting)
@@ -304,13 +293,13 @@ def plan_of(
             chosen[selection.kind] = selection.choose(manager)
         except ConfigurationError as error:
             errors.append(error)
-    problems = [*_unsigned(settings, chosen), *_unknown_event_handler(settings), *_misspelt(tables or {}, manager)]
+    problems = [*_unsigned(settings, chosen), *_unknown_event_handler(settings), *_misspelt(reading.tables, manager)]
     errors += [ConfigurationError(problem) for problem in problems]
     every = [problem for error in errors for problem in error.problems]
     whole = errors[0] if len(errors) == 1 else ConfigurationError(*every) if errors else None
     if whole is not None:
         whole.problems = with_origins(every, origins)
-    return Plan(settings, manager, chosen, origins, added or {}, whole)
+    return Plan(replace(reading, settings=settings), manager, chosen, whole)
 
 
 def _unsigned(settings: Settings, found: Mapping[type[Record], Chosen[Any]]) -> Iterator[Problem]:

@@ -4,10 +4,10 @@ Start with `settings` (the table), then `reading` (how the sources are combined)
 """
 
 from elastic_core.config.reading import RESERVED as RESERVED
-from elastic_core.config.reading import Command as Command
 from elastic_core.config.reading import Reading as Reading
 from elastic_core.config.reading import Sources as Sources
-from elastic_core.config.reading import command_of as command_of
+from elastic_core.config.reading import command_specs as command_specs
+from elastic_core.config.reading import own_specs as own_specs
 from elastic_core.config.reading import read as read
 from elastic_core.config.reading import read_command as read_command
 from elastic_core.config.reading import settings_from as settings_from

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elastic_core.config.reading import command_specs, own_specs
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import GROUPS, Spec, specs_of_options
 from elastic_core.errors import ExitCode
@@ -16,7 +17,7 @@ from elastic_core.text import HIDDEN, in_one_line
 
 if TYPE_CHECKING:
     from elastic_core.config.reading import Reading
-    from elastic_core.hooks.records import Option
+    from elastic_core.hooks.records import CommandRecord, Option
 
 VERSION = 2
 """The schema version of `as_dict`, which is incremented when a field is removed or changes its meaning."""
@@ -153,12 +154,22 @@ def help_text(added_options: Iterable[Option] = ()) -> str:
     return "\n\n".join([_HEAD.rstrip(), *groups, f"example:\n  {_EXAMPLE}", _paragraph("exit codes", lines)])
 
 
-def command_help(head: str, specs: Iterable[Spec], example: str, codes: Mapping[int, str]) -> str:
-    """Return the help text of a command with few flags. `codes` contains exit codes with a special meaning."""
-    meanings = [f"  {int(code)}  {meaning}" for code, meaning in codes.items()]
-    meanings.append("  others: see elastic run --help")
-    flags = _paragraph("flags", map(_flag, specs))
-    return "\n\n".join([head.rstrip(), flags, f"example:\n  {example}", _paragraph("exit codes", meanings)])
+def command_help(record: CommandRecord, added: Sequence[Option] = ()) -> str:
+    """Return the help text of a command. `added` contains the options that its plugin adds to `run`."""
+    specs = command_specs(record, added)
+    required = (f" {specs[name].flag} {specs[name].metavar}" for name in record.required)
+    run = " [flags of elastic run] [script]" if record.like_run else ""
+    words = " ".join([f"elastic {record.name}", *record.operands])
+    flags = own_specs(record) if record.like_run else specs
+    meanings = [f"  {int(code)}  {meaning}" for code, meaning in record.codes.items()]
+    parts = [
+        f"usage: {words}{''.join(required)} [flags]{run}",
+        (record.about or record.summary).strip(),
+        _paragraph("flags", map(_flag, flags.values())),
+        f"example:\n  {record.example or words}",
+        _paragraph("exit codes", [*meanings, "  others: see elastic run --help"]),
+    ]
+    return "\n\n".join(parts)
 
 
 def _paragraph(title: str, lines: Iterable[str]) -> str:

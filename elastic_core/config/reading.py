@@ -6,14 +6,14 @@ value that is overridden is not reported. Values from different sources are not 
 combined, but they replace all options in a config file. A setting is also overridden by one that contradicts it:
 `--nnodes=2` overrides `standalone = true` in the file.
 
-`Command` and `read_command` read the command lines of all commands except `run` and `explain`. Flags that a command
+`read_command` reads the command lines of all commands except `run` and those that are `like_run`. Flags that a command
 shares with `run` have the same names, variables and config file keys.
 """
 
 from __future__ import annotations
 
-import functools
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from elastic_core.config.spec import DEFAULT, Findings, Origins, RawValue, Spec,
 from elastic_core.errors import ConfigurationError, PluginError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from elastic_core.config.resolve import BackendNamed
@@ -62,10 +62,10 @@ class Reading:
     """
 
     settings: Settings
-    words: tuple[str, ...]
-    origins: Mapping[str, str]
-    config_file: Path | None
-    added: Mapping[str, object]
+    words: tuple[str, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
+    config_file: Path | None = None
+    added: Mapping[str, object] = field(default_factory=dict)
     own: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[str, str] = field(default_factory=dict)
     left_out: Sequence[Problem] = ()
@@ -101,6 +101,14 @@ class Sources:
         self._command = command
         self._line: CommandLine | None = None
         self._files: dict[object, ConfigFile] = {}  # by the value of --config
+
+    def like_run(self) -> Sources:
+        """Return the same sources, with the command line read as that of `elastic run`. Files are not read again."""
+        if self._command == RUN:
+            return self
+        other = Sources(self._argv, self.environ, self.cwd)
+        other._files = self._files
+        return other
 
     def allowed_plugins(self, specs: Mapping[str, Spec]) -> tuple[str, ...] | None:
         """Return the distributions whose plugins the `plugins` setting allows, or None if all are allowed.
@@ -182,6 +190,10 @@ def _label(name: str, value: RawValue) -> str:
 
 BEFORE_PLUGINS = {name: SPECS[name] for name in ("plugins", "config")}
 """The settings that determine which plugins are loaded."""
+_OF_LOG = {
+    "log_format": replace(SPECS["log_format"], help="format of the log on stderr"),
+    "log_level": replace(SPECS["log_level"], help="minimum level of log messages"),
+}
 
 
 def random_run_id() -> str:
@@ -316,80 +328,29 @@ def parse_found(found: Mapping[str, RawValue], specs: Mapping[str, Spec]) -> tup
     return values, unreadable
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command's arguments and help text.
-
-    Args:
-        name: the word after `elastic`.
-        about: the beginning of the help text.
-        shared: settings of `run` that the command also accepts, with help texts (empty for the same text as in `run`).
-        own: the command's own flags, which have no variables or config file keys.
-        operands: names of the required positional arguments.
-        example: a complete command line for the help text.
-        codes: exit codes with a special meaning for this command.
-        required: settings that must not be empty, each with the error message to show if it is empty.
-        alone: whether to ignore environment variables and the config file, so that the command works even if they are
-            invalid.
-        like_run: whether the command accepts all flags of `run`, which its help text does not repeat.
-    """
-
-    name: str
-    about: str
-    shared: Mapping[str, str]
-    own: tuple[Spec, ...] = ()
-    operands: tuple[str, ...] = ()
-    example: str = ""
-    codes: Mapping[int, str] = field(default_factory=dict)
-    required: Mapping[str, str] = field(default_factory=dict)
-    alone: bool = False
-    like_run: bool = False
-
-    @functools.cached_property
-    def specs(self) -> dict[str, Spec]:
-        """All the command's settings and flags, by name."""
-        shared = {name: replace(SPECS[name], help=text or SPECS[name].help) for name, text in self.shared.items()}
-        settings = SPECS if self.like_run else {**shared, **BEFORE_PLUGINS}
-        return {**settings, **{spec.name: spec for spec in self.own}}
-
-    @property
-    def words(self) -> str:
-        """The command's name as users type it."""
-        return f"elastic {self.name}"
-
-    def help_text(self) -> str:
-        """Return the output of `--help`."""
-        from elastic_core.config.explain import command_help
-
-        flags = self.own if self.like_run else self.specs.values()
-        return command_help(self.about, flags, self.example or self.words, self.codes)
+def own_specs(record: CommandRecord) -> dict[str, Spec]:
+    """Return the specs of a command's own flags, by name with underscores."""
+    return {name: replace(spec, flag_only=True) for name, spec in specs_of_options(record.options or ()).items()}
 
 
-def command_of(record: CommandRecord, added: Sequence[Option]) -> Command:
-    """Return the `Command` for a plugin's record. The command also accepts `added`, the plugin's options for `run`.
+def command_specs(record: CommandRecord, added: Sequence[Option] = ()) -> dict[str, Spec]:
+    """Return the specs of all flags of a command, by name. `added` contains the options that its plugin adds to `run`.
     Raises PluginError if the record names an unknown setting."""
-    if unknown := [name for name in record.settings if name not in SPECS]:
+    texts = record.settings if isinstance(record.settings, Mapping) else dict.fromkeys(record.settings or (), "")
+    if unknown := [name for name in texts if name not in SPECS]:
         message = f"the plugin's command {record.name!r} asks for unknown settings: {', '.join(unknown)}"
         raise PluginError(Problem(f"elastic {record.name}", message))
-    own = [replace(spec, flag_only=True) for spec in specs_of_options(record.options or ()).values()]
-    words = " ".join([f"elastic {record.name}", *record.operands])
-    run = " [flags of elastic run] [script]" if record.like_run else ""
-    return Command(
-        record.name,
-        f"usage: {words} [flags]{run}\n\n{record.about or record.summary}\n",
-        dict.fromkeys((*record.settings, "log_format", "log_level"), ""),
-        tuple(own) if record.like_run else (*specs_of_options(added).values(), *own),
-        record.operands,
-        record.example or words,
-        record.codes,
-        like_run=record.like_run,
-    )
+    shared = {name: replace(SPECS[name], help=text or SPECS[name].help) for name, text in texts.items()}
+    logged = {} if record.settings is None else _OF_LOG
+    settings = SPECS if record.like_run else {**shared, **logged, **BEFORE_PLUGINS}
+    return {**settings, **specs_of_options(added), **own_specs(record)}
 
 
 def read_command(
-    command: Command,
+    record: CommandRecord,
     sources: Sources,
     added_options: Sequence[Option] = (),
+    own_options: Sequence[Option] = (),
     backend_named: BackendNamed = lambda _: None,
 ) -> Reading:
     """Read a command's configuration from the command line, the environment and the config file.
@@ -397,27 +358,29 @@ def read_command(
     Args:
         sources: what to read; `-h` and `--help` are skipped.
         added_options: options that plugins add to `run`; their variables and config file keys are also valid.
+        own_options: those of them that the command's plugin adds; their flags are also valid.
         backend_named: see `read`.
 
     Raises:
         ConfigurationError: lists every problem.
     """
-    line = sources.line(command.specs)
+    of_command = command_specs(record, own_options)
+    line = sources.line(of_command)
     of_plugins = specs_of_options(added_options)
     known = {**SPECS, **of_plugins}
-    gathered = Findings(line.found, line.problems) if command.alone else sources.gathered(line, known)
-    specs = {**of_plugins, **command.specs}
+    gathered = Findings(line.found, line.problems) if record.settings is None else sources.gathered(line, known)
+    specs = {**of_plugins, **of_command}
     reading, _, _, unreadable = _read(line.words, gathered, specs, added_options, {}, lambda: None, backend_named)
     problems = [*gathered.problems, *unreadable.values()]
     reported = {problem.origin for problem in problems}
-    for name, message in command.required.items():
-        flag = command.specs[name].flag
+    for name, message in record.required.items():
+        flag = SPECS[name].flag
         if not getattr(reading.settings, name) and name not in unreadable and flag not in reported:
             problems.append(Problem(flag, message))
-    if len(line.words) != len(command.operands) and line.certain:
-        expected, found = " ".join(command.operands) or "only flags", " ".join(line.words) or "nothing"
-        message = f"expected {expected}, found {found}; see {command.words} --help"
-        problems.append(Problem(command.words, message))
+    if len(line.words) != len(record.operands) and line.certain:
+        expected, found = " ".join(record.operands) or "only flags", " ".join(line.words) or "nothing"
+        words = f"elastic {record.name}"
+        problems.append(Problem(words, f"expected {expected}, found {found}; see {words} --help"))
     if problems:
         raise ConfigurationError(*problems, *gathered.left_out)
     return reading

@@ -139,7 +139,8 @@ def specs_of_options(options: Iterable[Option]) -> dict[str, Spec]:
     """Return the specs of options that plugins add to the command line, by name with underscores."""
     specs = {}
     for option in options:
-        name, metavar = option.name.replace("-", "_"), _METAVARS[option.type]
+        name = option.name.replace("-", "_")
+        metavar = "S" if option.unit == "seconds" else _METAVARS[option.type]
         parse = parser_of(option)
         specs[name] = Spec(name, parse, option.default, "plugins", option.help, metavar, option.unit, torchrun=False)
     return specs

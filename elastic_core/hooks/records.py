@@ -37,7 +37,7 @@ class Context:
         settings: the run's settings by name, without the options of backends and other plugins; read-only.
         log: a logger that writes to the agent's log and adds the plugin's name to every line.
         plan: the run's `Plan`, whose methods may change in any minor release (see `elastic_core.diagnostics`). Only
-            health checks and commands that are `like_run` receive it; it is None everywhere else.
+            health checks and commands with `options` receive it; it is None everywhere else.
     """
 
     run_id: str = ""
@@ -282,7 +282,9 @@ class CommandRecord(Record):
             `context.options` also contains the options that the plugin adds to `elastic run`.
             Without `options`, the context contains only the defaults of these.
         settings: the settings of `elastic run` that the command also accepts, with their flags, variables and config
-            file keys. `context.settings` contains their values, resolved as in a run. Only for commands with `options`.
+            file keys. A mapping also has a help text for each; an empty text means that of `elastic run`.
+            `context.settings` contains their values, resolved as in a run. If `settings` is None, the command reads no
+            variables and no config file, so it works even if they are invalid. Only for commands with `options`.
         operands: the names of the required positional arguments, in order.
         like_run: whether the command accepts all flags of `elastic run` and a script, instead of `settings` and
             `operands`. The script may be missing. `factory` receives its words, and `context.plan` is the run's plan,
@@ -290,6 +292,7 @@ class CommandRecord(Record):
         about: the text between the usage and the flags in the command's help; by default the summary.
         example: a complete command line for the help.
         codes: exit codes with a special meaning for this command, for the help.
+        required: those of `settings` that must not be empty, each with the error message to show if it is.
     """
 
     hook = "elastic_commands"
@@ -298,12 +301,13 @@ class CommandRecord(Record):
     errors = (Exception,)  # argparse exits
 
     factory: Callable[[Context, Sequence[str]], int | None]
-    settings: tuple[str, ...] = ()
+    settings: Collection[str] | Mapping[str, str] | None = ()
     operands: tuple[str, ...] = ()
     like_run: bool = False
     about: str = ""
     example: str = ""
     codes: Mapping[int, str] = field(default_factory=dict)
+    required: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -424,6 +428,8 @@ def _command_problems(record: Any) -> Iterator[str]:
             yield f"the flag --{option.name} of the command {record.name!r} is reserved for elastic itself"
     if isinstance(record.settings, str) or isinstance(record.operands, str):
         yield f"the settings and operands of the command {record.name!r} must be tuples, not strings"
+    elif not set(record.required) <= set(record.settings or ()):
+        yield f"the command {record.name!r} requires settings that it does not accept"
 
 
 def _option_list_problems(record: Any) -> Iterator[str]:

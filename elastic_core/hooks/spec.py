@@ -359,7 +359,8 @@ def elastic_commands() -> list[CommandRecord]:  # type: ignore[empty-body]
         @hookimpl
         def elastic_commands():
             really = Option("really", bool, False, "do it")
-            return [CommandRecord("forget", "forget a job", forget, (really,), (), ("rdzv_endpoint",), ("RUN_ID",))]
+            accepted = {"settings": ("rdzv_endpoint",), "operands": ("RUN_ID",)}
+            return [CommandRecord("forget", "forget a job", forget, options=(really,), **accepted)]
     """
 
 
@@ -512,7 +513,8 @@ def elastic_agent_finished(fact: AgentFinished, context: Context) -> None:
     """The agent has finished, successfully or not.
 
     Called once per agent, and thus on each node, in the agent's process and thread, after all workers have ended. Not
-    called if the agent itself is killed. An exception is logged with the plugin's name and version and has no other
+    called if the agent itself is killed. The process exits soon afterward, so wait here for calls that still run in
+    other threads, for a few seconds at most. An exception is logged with the plugin's name and version and has no other
     effect.
 
     A complete plugin::

@@ -50,7 +50,8 @@ class CheckResult:
     Args:
         message: the finding, as a sentence without a period.
         remedy: what the user should do, or an empty string if there is nothing to do.
-        name: what was checked, if the check has several results. Empty means the name of the check.
+        name: what was checked, if the check has several results. It is shown before the message. Empty means the name
+            of the check.
     """
 
     level: CheckLevel

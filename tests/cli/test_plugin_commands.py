@@ -39,9 +39,20 @@ def returns(context, operands):
     return {"large": 300, "text": "9"}[operands[0]]
 
 
+def audit(context, operands):
+    print(context.plan.settings.rdzv_endpoint, *context.settings)
+
+
+def bare(context, operands):
+    print(context.options, dict(context.settings))
+
+
 def rehearse(context, words):
     print(context.run_id, context.plan.settings.nnodes, context.settings["rdzv_backend"], context.options, *words)
     print(context.plan.error)
+
+
+REQUIRED = {"rdzv_endpoint": "audit needs an endpoint"}
 
 
 @hookimpl
@@ -59,6 +70,8 @@ def elastic_commands():
         CommandRecord("breaks", "break", breaks),
         CommandRecord("returns", "return a value", returns, operands=("WHICH",)),
         CommandRecord("rehearse", "try", rehearse, options, like_run=True, about="Tries.", codes={3: "tired"}),
+        CommandRecord("audit", "look", audit, settings={"rdzv_endpoint": "where to look"}, required=REQUIRED),
+        CommandRecord("bare", "work always", bare, options, settings=None),
         CommandRecord("misnamed", "use an unknown setting", breaks, (), (), ("rdzv_endpont",)),
     ]
 """
@@ -107,6 +120,30 @@ def test_command_like_run_gets_plan_and_script(installed, monkeypatch, capfd, tm
     shown = capfd.readouterr().out
     assert shown.startswith("usage: elastic rehearse [flags] [flags of elastic run] [script]\n\nTries.\n")
     assert ("--how-often N" in shown, "--nnodes" in shown, "3  tired" in shown) == (True, False, True)
+
+
+def test_command_requires_settings_and_replaces_their_help(installed, monkeypatch, capfd):
+    installed()
+    assert cli.main(["audit", "--team=red"]) == 2
+    assert "--rdzv-endpoint: audit needs an endpoint" in capfd.readouterr().err
+    assert cli.main(["audit", "--help"]) == 0
+    shown = capfd.readouterr().out
+    assert shown.startswith("usage: elastic audit --rdzv-endpoint HOST[:PORT] [flags]\n")
+    assert "\n      where to look (default: unset;" in shown
+    monkeypatch.setenv("ELASTIC_RDZV_ENDPOINT", "node0:1")
+    assert cli.main(["audit"]) == 0
+    assert capfd.readouterr().out == "node0:1 rdzv_endpoint\n"
+
+
+def test_command_without_settings_ignores_variables_and_config_file(installed, monkeypatch, capfd, tmp_path):
+    installed()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elastic.toml").write_text("nnodes = 'x'")
+    monkeypatch.setenv("ELASTIC_LOG_LEVEL", "loud")
+    assert cli.main(["forget", "job7"]) == 2
+    assert "loud" in capfd.readouterr().err
+    assert cli.main(["bare", "--really"]) == 0
+    assert capfd.readouterr() == ("{'team': 'blue', 'really': True, 'how-often': 1} {}\n", "")
 
 
 def test_plugin_command_appears_in_help(installed, capsys):
@@ -213,6 +250,7 @@ def test_plugin_command_sets_the_exit_code(installed):
         ('"-x", "read words", parses, None', "expected a command name of lower-case letters"),
         ('"x", "a", parses, (Option("config", str, "", "a file"),)', "the flag --config of the command 'x'"),
         ('"x", "a", parses, None, (), "rdzv_id"', "must be tuples, not strings"),
+        ('"x", "a", parses, required={"rdzv_id": "an id"}', "requires settings that it does not accept"),
     ],
 )
 def test_invalid_plugin_command_is_reported(installed, other, message, capsys):

@@ -6,21 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from elastic_core.config import RESERVED, Command, Sources, Spec, read_command
+from elastic_core.config import RESERVED, Sources, command_specs, read_command
+from elastic_core.config.explain import command_help
 from elastic_core.errors import ConfigurationError
-from elastic_core.hooks.records import Option
-from elastic_core.operate.commands import DRAIN, SERVE, STATUS, STOP
-from elastic_core.parsing import parse_boolean, seconds
+from elastic_core.hooks.records import CommandRecord, Option
+from elastic_core.operate.commands import BUILT_IN
 
-PAT = Command(
+PAT = CommandRecord(
     "pat",
-    "usage: elastic pat ANIMAL\n",
-    {"rdzv_endpoint": "where the cats meet", "rdzv_conf": ""},
-    (
-        Spec("json", parse_boolean, False, "own", "as JSON", flag_only=True),
-        Spec("timeout", seconds(), 3.0, "own", "to purr", "S", "seconds", flag_only=True),
-    ),
-    ("ANIMAL",),
+    "pat an animal",
+    print,
+    (Option("json", bool, False, "as JSON"), Option("timeout", float, 3.0, "to purr", "seconds", least=0)),
+    settings={"rdzv_endpoint": "where the cats meet", "rdzv_conf": ""},
+    operands=("ANIMAL",),
 )
 DEMANDING = replace(PAT, required={"rdzv_endpoint": "an endpoint is required"})
 
@@ -28,7 +26,7 @@ DEMANDING = replace(PAT, required={"rdzv_endpoint": "an endpoint is required"})
 @pytest.fixture
 def pat(config_reader):
     def pat(line, environ=None, command=PAT, **more):
-        sources = Sources(line.split(), environ or {}, config_reader.folder, PAT.words)
+        sources = Sources(line.split(), environ or {}, config_reader.folder, "elastic pat")
         return read_command(command, sources, **more)
 
     return pat
@@ -114,12 +112,12 @@ def test_wrong_number_of_operands_is_reported(problems, line, found):
 
 @pytest.mark.parametrize(("line", "wants"), [("--help", True), ("cat -h", True), ("cat", False), ("-- -h", False)])
 def test_help_flag_is_recognized(config_reader, line, wants):
-    assert Sources(line.split(), {}, config_reader.folder, PAT.words).line(PAT.specs).help is wants
+    assert Sources(line.split(), {}, config_reader.folder, "elastic pat").line(command_specs(PAT)).help is wants
 
 
 def test_help_names_every_flag_and_its_variables():
-    text = PAT.help_text()
-    assert text.startswith("usage: elastic pat ANIMAL\n")
+    text = command_help(DEMANDING)
+    assert text.startswith("usage: elastic pat ANIMAL --rdzv-endpoint HOST[:PORT] [flags]\n\npat an animal\n")
     assert "--timeout S\n      to purr (default: 3 seconds)" in text
     assert "ELASTIC_RDZV_ENDPOINT" in text
     assert "--rdzv-endpoint HOST[:PORT]\n      where the cats meet (default: unset;" in text
@@ -128,4 +126,4 @@ def test_help_names_every_flag_and_its_variables():
 
 
 def test_plugins_cannot_add_options_named_like_flags_of_commands():
-    assert {spec.name for command in (STATUS, DRAIN, STOP, SERVE) for spec in command.own} <= RESERVED
+    assert {option.name for record in BUILT_IN.values() for option in record.options or ()} <= RESERVED

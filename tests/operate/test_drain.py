@@ -10,6 +10,7 @@ from elastic_testing import FakeClock
 
 from elastic_core.clock import SystemClock
 from elastic_core.compose.plan import plan_of
+from elastic_core.config import Reading
 from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousTimeoutError
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.operate import drain as draining
@@ -159,7 +160,7 @@ def drained(job, plugins):
     def drained(world, inner, word="b", timeout=60.0):
         printed = []
         record = RendezvousBackendRecord("toy", "a test", print, open_backend=lambda context, params: inner)
-        drain(plan_of(job.target, plugins(record)), word, timeout, printed.append, world.clock, world.pause)
+        drain(plan_of(Reading(job.target), plugins(record)), word, timeout, printed.append, world.clock, world.pause)
         return printed
 
     return drained
@@ -209,7 +210,7 @@ def stopped(job, plugins):
     def stopped(world, inner, timeout=60.0):
         printed = []
         record = RendezvousBackendRecord("toy", "a test", print, open_backend=lambda context, params: inner)
-        stop(plan_of(job.target, plugins(record)), timeout, printed.append, world.clock, world.pause)
+        stop(plan_of(Reading(job.target), plugins(record)), timeout, printed.append, world.clock, world.pause)
         return printed
 
     return stopped

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from elastic_core.compose.plan import plan_of
-from elastic_core.config import Settings
+from elastic_core.config import Reading, Settings
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.operate.serve import serve, serving_endpoint
@@ -119,10 +119,10 @@ def test_backend_without_a_server_is_an_error(plugins):
     asked = []
     able = RendezvousBackendRecord("toy", "a test", print, serve=lambda *given: asked.append(given) or Server())
     manager = plugins(able, RendezvousBackendRecord("homeless", "a test", print))
-    assert plan_of(Settings(rdzv_backend="toy"), manager).store_server("h:1", 7).endpoint == "here:1"
+    assert plan_of(Reading(Settings(rdzv_backend="toy")), manager).store_server("h:1", 7).endpoint == "here:1"
     [(context, *given)] = asked
     assert given == ["h:1", 7]
     assert context.settings["rdzv_backend"] == "toy"
-    homeless = plan_of(Settings(rdzv_backend="homeless"), manager)
+    homeless = plan_of(Reading(Settings(rdzv_backend="homeless")), manager)
     with pytest.raises(ConfigurationError, match=r"'homeless' has no store to serve; backends that have one: toy"):
         homeless.store_server("h:1", 7)

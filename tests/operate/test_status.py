@@ -9,11 +9,11 @@ from elastic_testing import FakeClock
 
 from elastic_core import cli
 from elastic_core.compose.plan import plan_of
-from elastic_core.config import Sources, read_command
+from elastic_core.config import Reading, Sources, read_command
 from elastic_core.errors import ConfigurationError, NotFoundError, RendezvousConnectionError
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.operate.commands import DRAIN, STATUS, STOP
+from elastic_core.operate.commands import BUILT_IN
 from elastic_core.operate.status import NodeStanding, status
 from elastic_core.plugin import BACKEND_OPTIONS
 
@@ -24,7 +24,7 @@ def look(job, plugins):
         record = RendezvousBackendRecord(
             "toy", "a test", print, options=BACKEND_OPTIONS, open_backend=lambda context, params: backend
         )
-        return status(plan_of(target or job.target, plugins(record)), 60.0, **more)
+        return status(plan_of(Reading(target or job.target), plugins(record)), 60.0, **more)
 
     return look
 
@@ -71,7 +71,7 @@ def test_backend_gets_parameters_of_the_job(job, plugins, fixed_backend):
         "toy", "a test", print, options=BACKEND_OPTIONS, open_backend=lambda context, params: backend
     )
     target = replace(job.target, rdzv_conf={"last-call-timeout": "2"})
-    with plan_of(target, plugins(record)).opened(3.0) as (_, _, params):
+    with plan_of(Reading(target), plugins(record)).opened(3.0) as (_, _, params):
         assert (params.backend, params.endpoint, params.run_id, params.node) == ("toy", "here:1", "job", None)
         assert (params.get("join_timeout"), params.get("last_call_timeout")) == (3.0, 2.0)
 
@@ -87,7 +87,7 @@ def test_backend_gets_parameters_of_the_job(job, plugins, fixed_backend):
 def test_unusable_backend_is_an_error(job, plugins, changes, message):
     blind = RendezvousBackendRecord("blind", "a test", print)
     seeing = RendezvousBackendRecord("toy", "a test", print, open_backend=print)
-    plan = plan_of(replace(job.target, **changes), plugins(blind, seeing))
+    plan = plan_of(Reading(replace(job.target, **changes)), plugins(blind, seeing))
     with pytest.raises(ConfigurationError, match=message), plan.checked().opened(1.0):
         pass
 
@@ -96,9 +96,10 @@ def test_unusable_backend_is_an_error(job, plugins, changes, message):
 def read(tmp_path):
     """A function that reads a command line as `elastic status` does, or another command."""
 
-    def read(*words, command=STATUS, manager=None, **environ):
-        sources = Sources([*words, *["node0"] * len(command.operands)], environ, tmp_path, command.words)
-        return read_command(command, sources, backend_named=(manager or PluginManager.load({})).backend_named)
+    def read(*words, command="status", manager=None, **environ):
+        record = BUILT_IN[command]
+        sources = Sources([*words, *["node0"] * len(record.operands)], environ, tmp_path, f"elastic {command}")
+        return read_command(record, sources, backend_named=(manager or PluginManager.load({})).backend_named)
 
     return read
 
@@ -111,7 +112,7 @@ def test_missing_job_id_is_an_error_except_for_static(read):
     assert read("--rdzv-endpoint=node0", "--rdzv-id=job").settings.rdzv_backend == "c10d"
 
 
-@pytest.mark.parametrize("command", [STATUS, DRAIN, STOP], ids=lambda command: command.name)
+@pytest.mark.parametrize("command", ["status", "drain", "stop"])
 def test_static_job_is_found_by_the_address_of_rank_0(command, read):
     reading = read("--rdzv-backend=static", "--master-addr=node7", command=command, PET_MASTER_PORT="1234")
     assert reading.settings.rdzv_endpoint == "node7:1234"

@@ -10,7 +10,8 @@ from elastic_testing import eventually
 
 from elastic_core.builtin import MemoryStore
 from elastic_core.compat.backends import of_store
-from elastic_core.errors import ConfigurationError, RendezvousConnectionError
+from elastic_core.config import Settings
+from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError
 from elastic_core.hooks.records import Context, Option, StoreRecord
 from elastic_core.interfaces.node import Node
 from elastic_core.plugin import BACKEND_OPTIONS
@@ -135,6 +136,8 @@ def test_endpoint_becomes_an_option_of_the_store(server, names, endpoint, given)
 @pytest.mark.parametrize(("names", "endpoint"), [(("size",), "here:1"), (("host", "port"), "here:70000")])
 def test_unusable_endpoint_is_an_error(server, names, endpoint):
     backend = record(server, *(Option(name, str, None, "a place") for name in names))
+    (problem,) = backend.problems(Settings(rdzv_endpoint=endpoint))
+    assert str(problem).startswith(f"--rdzv-endpoint: cannot use {endpoint!r} for the store: ")
     for make in (backend.factory, backend.open_backend):
         with pytest.raises(ConfigurationError, match=r"--rdzv-endpoint: cannot use"):
             make(Context(), parameters(endpoint))
@@ -168,7 +171,9 @@ def test_factory_fault_is_an_outage_unless_it_can_never_work(server):
 
 
 def test_backend_has_hooks_of_its_store(server):
-    described = {"defaults": lambda _: {"rdzv_endpoint": ("here:1", "the usual")}, "problems": lambda _: []}
+    usual, missing = {"rdzv_endpoint": ("here:1", "the usual")}, Problem("--rdzv-conf", "a size is required")
+    described = {"defaults": lambda _: usual, "problems": lambda _: [missing]}
     backend = record(server, **described, hosts_of=lambda _: [("here", 1)])
-    assert (backend.defaults, backend.problems) == tuple(described.values())
+    assert backend.defaults(Settings()) == usual
+    assert list(backend.problems(Settings(rdzv_endpoint="here:1"))) == [missing]
     assert backend.hosts_of(None) == [("here", 1)]

@@ -117,7 +117,8 @@ class StoreCheck:
                 yield from judged_store(found, settings.rdzv_id or "")
             if options.peers:
                 meeting = replace(settings, rdzv_id=f"{settings.rdzv_id or ''}.doctor")
-                with replace(self.plan, settings=meeting).opened(patience) as (backend, seal, _):
+                plan = replace(self.plan, reading=replace(self.plan.reading, settings=meeting))
+                with plan.opened(patience) as (backend, seal, _):
                     try:
                         yield from self._peers(backend, around)
                     except RendezvousConnectionError:

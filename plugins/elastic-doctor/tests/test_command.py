@@ -13,7 +13,8 @@ from elastic_testing import CommandContract
 from elastic_core import cli, config
 from elastic_core.errors import ConfigurationError
 
-DOCTOR = config.command_of(elastic_commands()[0], ())
+DOCTOR = elastic_commands()[0]
+OWN = tuple(config.own_specs(DOCTOR).values())
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ class TestDoctor(CommandContract):
 def read(tmp_path):
     def read(*argv, environ=None):
         sources = config.Sources(argv, environ or {}, tmp_path)
-        return config.read(sources, new_run_id=lambda: "doctor", require_script=False, own=DOCTOR.own)
+        return config.read(sources, new_run_id=lambda: "doctor", require_script=False, own=OWN)
 
     return read
 
@@ -85,7 +86,7 @@ def test_all_problems_are_reported_together(read):
 def test_help_lists_every_doctor_flag(capsys):
     assert cli.main(["doctor", "--help"]) == 0
     output = capsys.readouterr().out
-    assert all(spec.flag in output for spec in DOCTOR.own)
+    assert all(spec.flag in output for spec in OWN)
 
 
 @pytest.mark.integration

@@ -24,7 +24,7 @@ from elastic_testing import HealthCheckContract
 
 from elastic_core import builtin
 from elastic_core.compose.plan import plan_of
-from elastic_core.config import settings_from
+from elastic_core.config import Reading, settings_from
 from elastic_core.errors import ExitCode
 from elastic_core.hooks.discovery import Candidate, Source
 from elastic_core.hooks.manager import PluginManager
@@ -81,7 +81,7 @@ class TestOwnChecks(HealthCheckContract):
         (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
         settings = settings_from({"nnodes": "2", "rdzv_endpoint": "127.0.0.1:1", "rdzv_id": "job"})
-        checks = plan_of(settings, PluginManager.load({})).health_checks(CheckMoment.BEFORE_RUN)
+        checks = plan_of(Reading(settings), PluginManager.load({})).health_checks(CheckMoment.BEFORE_RUN)
         (check,) = [item for item in checks if (item.plugin, item.name) == ("elastic-doctor", request.param)]
         return check.make
 
@@ -177,7 +177,7 @@ def test_selected_plugins_and_options_are_judged():
     core = Candidate(Source("elastic-core", "builtin", "0.1.0"), "elastic_core.builtin", lambda: builtin)
 
     def judged(candidate, **values):
-        return list(judged_choices(plan_of(settings_from(values), manager(core, candidate))))
+        return list(judged_choices(plan_of(Reading(settings_from(values)), manager(core, candidate))))
 
     assert levels(judged(toy(), rdzv_backend="toy")) == [("ok", "backend")]
     (missing,) = judged(toy(), rdzv_backend="etcd", rdzv_endpoint="h")
@@ -193,14 +193,15 @@ def test_selected_plugins_and_options_are_judged():
 
 def test_problems_name_their_origins():
     origins, tables = {"rank_policy_conf": "ELASTIC_RANK_POLICY_CONF"}, {"etdc": "elastic.toml: rendezvous.etdc"}
-    settings = settings_from({"rank_policy_conf": "x=1"})
-    found = [item.message for item in judged_choices(plan_of(settings, PluginManager.load({}), origins, tables))]
+    reading = Reading(settings_from({"rank_policy_conf": "x=1"}), origins=origins, tables=tables)
+    found = [item.message for item in judged_choices(plan_of(reading, PluginManager.load({})))]
     assert [text.partition(" ")[0] for text in found[:2]] == ["ELASTIC_RANK_POLICY_CONF:", "elastic.toml:"]
 
 
 def test_warm_start_options_are_accepted():
     values = {"warm_start": True, "worker_starter_conf": {"memory": "1000000"}}
-    assert levels(judged_choices(plan_of(settings_from(values), PluginManager.load({})))) == [("ok", "backend")] * 2
+    plan = plan_of(Reading(settings_from(values)), PluginManager.load({}))
+    assert levels(judged_choices(plan)) == [("ok", "backend")] * 2
 
 
 @pytest.mark.parametrize(
@@ -213,6 +214,6 @@ def test_warm_start_options_are_accepted():
     ],
 )
 def test_unknown_plugin_names_and_options_are_faults(values, problem):
-    findings = judged_choices(plan_of(settings_from(values), PluginManager.load({})))
+    findings = judged_choices(plan_of(Reading(settings_from(values)), PluginManager.load({})))
     (wrong,) = (finding for finding in findings if level_of(finding) == "fault")
     assert problem in wrong.message

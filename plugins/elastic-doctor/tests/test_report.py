@@ -16,7 +16,7 @@ from elastic_doctor.store import Answered, StoreCheck, judged_store
 from elastic_testing import FakeClock
 
 from elastic_core.compose.plan import plan_of
-from elastic_core.config import settings_from
+from elastic_core.config import Reading, settings_from
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
@@ -95,7 +95,7 @@ def examine(plugins):
         settings = settings_from({"rdzv_backend": "toy", "rdzv_endpoint": "/f.db", "rdzv_id": "job", **values})
         doctor_options = doctor_options or DoctorOptions(timeout=60.0)
         clock = SystemClock() if doctor_options.peers else FakeClock()
-        plan = plan_of(settings, plugins(record))
+        plan = plan_of(Reading(settings), plugins(record))
         findings = in_order([*of_plan(plan, None), *StoreCheck(plan, doctor_options, clock).results()])
         wrong = {item.name for item in findings if level_of(item) == "fault"}
         assert not [item for item in findings if item.name in wrong and level_of(item) == "ok"]
@@ -260,7 +260,7 @@ def test_plugin_health_checks_are_run_and_judged(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     manager = PluginManager.load({}, entry_points=[EntryPoint("checks", "checks_plugin", "elastic")])
     settings = settings_from({"rdzv_id": "job"})
-    plan = plan_of(settings, manager, added={"dataset": "/mine"})
+    plan = plan_of(Reading(settings, added={"dataset": "/mine"}), manager)
     options = DoctorOptions(timeout=60.0, peers=2)  # does not affect others' checks
     findings = list(of_checks(plan.health_checks(CheckMoment.BEFORE_RUN), options, SystemClock()))
     by_name = {item.message.partition(":")[0]: item for item in findings if item.name == "health-check"}

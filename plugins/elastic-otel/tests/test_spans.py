@@ -14,7 +14,7 @@ from elastic_testing import NotificationContract
 from elastic_core import launch
 from elastic_core.compose.plan import plan_of
 from elastic_core.compose.policy import script_entry
-from elastic_core.config import settings_from
+from elastic_core.config import Reading, settings_from
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.plugin import Context, Recovered, Recovery, WorkerExited
 
@@ -186,7 +186,7 @@ def restarted_job(environ):
     """Run a job whose worker fails once, with the installed plugins, as `elastic run` does."""
     settings = settings_from({"rdzv_backend": "local", "rdzv_id": "job", "no_python": True, "max_restarts": 1})
     entry = script_entry(settings, "sh", ("-c", "exit $((1 - TORCHELASTIC_RESTART_COUNT))"), environ)
-    return launch.run_job(plan_of(settings, PluginManager.load({})).checked(), entry, environ)
+    return launch.run_job(plan_of(Reading(settings), PluginManager.load({})).checked(), entry, environ)
 
 
 @pytest.mark.integration
