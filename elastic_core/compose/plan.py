@@ -287,7 +287,7 @@ def plan_of(reading: Reading, manager: PluginManager) -> Plan:
             left_out: dict[str, Any] = {setting: None}
             settings = replace(settings, **left_out)
     chosen: dict[type[Record], Chosen[Any]] = {}
-    errors = []
+    errors = [ConfigurationError(*reading.problems)] if reading.problems else []
     for selection in _selections(settings):
         try:
             chosen[selection.kind] = selection.choose(manager)

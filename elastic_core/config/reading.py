@@ -59,6 +59,7 @@ class Reading:
         own: values of the command's own flags, by name; flags that are not set have their defaults.
         tables: the backends for which the config file has options, each with the origin of its table.
         left_out: files and variables that were ignored, with the reasons.
+        problems: the problems with the script, if none is required.
     """
 
     settings: Settings
@@ -69,6 +70,7 @@ class Reading:
     own: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[str, str] = field(default_factory=dict)
     left_out: Sequence[Problem] = ()
+    problems: Sequence[Problem] = ()
 
     @property
     def script(self) -> str | None:
@@ -190,6 +192,7 @@ def _label(name: str, value: RawValue) -> str:
 
 BEFORE_PLUGINS = {name: SPECS[name] for name in ("plugins", "config")}
 """The settings that determine which plugins are loaded."""
+_SCRIPT = {"module", "no_python", "run_path"}  # the settings that determine what the script is
 _OF_LOG = {
     "log_format": replace(SPECS["log_format"], help="format of the log on stderr"),
     "log_level": replace(SPECS["log_level"], help="minimum level of log messages"),
@@ -218,7 +221,8 @@ def read(
         added_options: options that plugins add, with flags, `ELASTIC_` variables and config file keys. Their names must
             not be `RESERVED`.
         new_run_id: generates the run id of a single-node job.
-        require_script: whether a script must be given and must exist.
+        require_script: whether a script must be given and must exist. Otherwise, if the only problem is that the script
+            does not exist, it is in the result's `problems`.
         own: the command's own flags, which have no variables or config file keys.
         backend_named: returns the record of the backend with this name, or None if it does not exist.
         others: called if there are problems; returns additional problems to report.
@@ -236,13 +240,16 @@ def read(
     broken = broken_rules(reading.settings, unreadable, reading.origins, record)
     problems = [*gathered.problems, *unreadable.values(), *broken]
     problems += scheduler_problems(given, reading.origins, environ, broken)
-    if require_script and line.certain and not {"module", "no_python", "run_path"} & unreadable.keys():
-        problems += script_problems(reading.script, reading.settings, environ, sources.cwd)
+    about_script: list[Problem] = []
+    if (require_script or reading.script) and line.certain and not _SCRIPT & unreadable.keys():
+        about_script = script_problems(reading.script, reading.settings, environ, sources.cwd)
+    if require_script or problems:
+        problems += about_script
     if problems:
         known = {problem.origin for problem in problems}
         problems += [other for other in others(reading) if other.origin not in known]
         raise ConfigurationError(*problems, *gathered.left_out)  # an ignored file or variable may be the cause
-    return reading
+    return replace(reading, problems=about_script)
 
 
 def _read(

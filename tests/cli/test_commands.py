@@ -52,12 +52,19 @@ def test_command_help_has_flags_example_and_exit_codes(name, capsys):
     assert (listed == sorted(set(ExitCode) - {ExitCode.NOT_FOUND})) == (name == "run")
 
 
-def test_help_flag_works_among_other_flags(capsys):
+def test_help_flag_works_among_other_flags(capsys, script):
     assert cli.main(["explain", "--json", "--nnodes", "2", "--help"]) == 0
     assert cli.main(["plugins", "--json", "--help"]) == 0
     assert capsys.readouterr().out.count("usage: ") == 2
-    assert cli.main(["explain", "train.py", "--help"]) == 0
+    assert cli.main(["explain", script(""), "--help"]) == 0
     assert "usage: " not in capsys.readouterr().out
+
+
+def test_explain_shows_the_configuration_although_the_script_does_not_exist(capsys):
+    assert cli.main(["explain", "--nnodes=2:4", "--rdzv-endpoint=node0", "--rdzv-id=job7", "absent.py"]) == 2
+    output = capsys.readouterr()
+    assert re.search(r"^nnodes +2:4 +--nnodes$", output.out, re.MULTILINE)
+    assert re.fullmatch(r"elastic: script: .*/absent\.py does not exist; check the path\n", output.err)
 
 
 def test_unknown_command_lists_known_ones(capsys):
@@ -166,9 +173,9 @@ def test_explain_shows_settings_and_what_run_would_reject(starter, capsys):
     assert ("no-starter" in errors) == bool(starter)
 
 
-def test_explain_rejects_a_starter_that_would_fork_with_a_client_that_does_not_survive(capsys):
+def test_explain_rejects_a_starter_that_would_fork_with_a_client_that_does_not_survive(capsys, script):
     flags = "--rdzv-backend etcd --rdzv-endpoint h:1 --rdzv-id j --nnodes 2 --worker-starter fork"
-    assert cli.main(["explain", *flags.split(), "train.py"]) == 2
+    assert cli.main(["explain", *flags.split(), script("")]) == 2
     assert "--worker-starter: fork forks the agent" in capsys.readouterr().err
 
 

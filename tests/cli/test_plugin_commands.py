@@ -108,9 +108,12 @@ def test_command_like_run_gets_plan_and_script(installed, monkeypatch, capfd, tm
     monkeypatch.chdir(tmp_path)
     (tmp_path / "elastic.toml").write_text("nnodes = '1:4'\nrdzv-id = 'job'\nrdzv-endpoint = 'node0'\n")
     flags = ["--rdzv-backend", "c10d", "--plugins=commander,elastic-c10d", "--team", "red", "--really"]
-    assert cli.main(["rehearse", *flags, "absent.py", "--really=no"]) == 0
+    (tmp_path / "train.py").touch()
+    assert cli.main(["rehearse", *flags, "train.py", "--really=no"]) == 0
     options = {"team": "red", "really": True, "how-often": 1}
-    assert capfd.readouterr().out == f"job 1:4 c10d {options} absent.py --really=no\nNone\n"
+    assert capfd.readouterr().out == f"job 1:4 c10d {options} train.py --really=no\nNone\n"
+    assert cli.main(["rehearse", *flags, "absent.py"]) == 0
+    assert "absent.py does not exist" in capfd.readouterr().out
     assert cli.main(["rehearse", "--rdzv-backend=c1d"]) == 0
     assert "did you mean 'c10d'" in capfd.readouterr().out
     assert cli.main(["rehearse", "--how-often=0", "--nnodes=x"]) == 2
@@ -199,7 +202,7 @@ def test_missing_plugins_flag_names_the_distribution(tmp_path, monkeypatch, caps
     assert cli.main(["run", "--notices=aws", "train.py"]) == 2
     assert "--notices: unknown flag; pip install elastic-notices" in capsys.readouterr().err
     monkeypatch.setenv("ELASTIC_NOTICES", "aws")
-    assert cli.main(["explain", "train.py"]) == 0
+    assert cli.main(["explain"]) == 0
     assert "ELASTIC_NOTICES: a plugin that is not loaded reads it" in capsys.readouterr().out
     assert cli.main(["status", "--notices=aws"]) == 2
     assert "--notices: unknown flag; see elastic status --help" in capsys.readouterr().err

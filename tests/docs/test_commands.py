@@ -60,4 +60,5 @@ def test_examples_that_need_a_job_are_run_elsewhere():
 @pytest.mark.torch
 @pytest.mark.parametrize("example", sorted(set(EXAMPLES) - ON_A_PAGE))
 def test_example_works(example, shell):
+    (shell.folder / "train.py").touch()
     assert shell.run(example.replace("node0:29400", f"127.0.0.1:{free_port()}"))

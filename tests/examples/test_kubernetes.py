@@ -79,7 +79,9 @@ def probe(name):
 @pytest.fixture(scope="module")
 def explained(tmp_path_factory):
     """The output of `elastic explain` in the container."""
-    with Pod(tmp_path_factory.mktemp("pod"), EXPLAINS).main() as main:
+    folder = tmp_path_factory.mktemp("pod")
+    (folder / "train.py").touch()
+    with Pod(folder, EXPLAINS).main() as main:
         output, _ = main.communicate(timeout=LIMIT_S)
     assert main.returncode == 0
     return json.loads(output)

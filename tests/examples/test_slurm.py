@@ -145,6 +145,7 @@ def test_agents_meet_at_the_first_three_nodes(cluster, script):
 def test_explain_names_slurms_variables(cluster, script):
     cluster.agents(script)
     words = cluster.recorded("srun")
+    (cluster.folder / "train.py").touch()
     done = subprocess.run(
         [sys.executable, "-m", "elastic_core", "explain", "--json", *words[words.index("elastic") + 2 :]],
         cwd=cluster.folder,

@@ -106,6 +106,8 @@ def _refused(problem: Problem) -> CheckResult:
     lines = [line.strip() for line in str(problem).splitlines()]
     cure = [line.removeprefix(_CURE) for line in lines if line.startswith(_CURE)]
     text = "; ".join(line for line in lines if not line.startswith(_CURE))
+    if not cure and len(lines) == 1:
+        text, *cure = text.split("; ", 1)
     return fault(Check.BACKEND, text, "".join(cure) or "correct it; elastic plugins lists names and options")
 
 

@@ -57,7 +57,7 @@ def test_two_doctors_compare_secrets_without_showing_them(elastic, endpoint, tmp
 
 
 def test_missing_store_is_a_fault_only_when_expected(elastic, endpoint):
-    flags = ("--rdzv-endpoint", endpoint, "train.py", "--lr=3")
+    flags = ("--rdzv-endpoint", endpoint, elastic.script("train.py", ""), "--lr=3")
     plain, expecting = (
         elastic.fork("doctor", *words, *flags, ELASTIC_NNODES="2", ELASTIC_RDZV_ID="job")
         for words in ((), ("--expect-store", "--json"))

@@ -216,4 +216,4 @@ def test_warm_start_options_are_accepted():
 def test_unknown_plugin_names_and_options_are_faults(values, problem):
     findings = judged_choices(plan_of(Reading(settings_from(values)), PluginManager.load({})))
     (wrong,) = (finding for finding in findings if level_of(finding) == "fault")
-    assert problem in wrong.message
+    assert problem in f"{wrong.message}; {wrong.remedy}"
