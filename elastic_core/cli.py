@@ -195,9 +195,8 @@ def _provided(name: str, manager: PluginManager) -> tuple[CommandRecord, Source]
         advice = f"; {to_load(home)}"
     else:
         advice = did_you_mean(name, known) or "; see elastic --help"
-    failed = "".join(f"\n  failed to load: {failure}" for failure in manager.failures)
-    message = f"expected a command ({', '.join(known)}), found {name!r}{advice}{failed}"
-    raise ConfigurationError(Problem("command", message))
+    message = f"expected a command ({', '.join(known)}), found {name!r}{advice}"
+    raise ConfigurationError(Problem("command", "\n  ".join([message, *manager.about_absent()])))
 
 
 _COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
@@ -287,8 +286,8 @@ def read_like_run(
         more |= {"backend_named": manager.backend_named, "others": others}
         reading = config.read(sources, added, own=tuple(own.values()), require_script=command is None, **more)
     except ConfigurationError:
-        for failure in manager.failures:  # perhaps the plugin would have added a flag that is unknown without it
-            _complain(f"elastic: plugin failed to load: {failure}")
+        for absent in manager.about_absent():  # perhaps the plugin would have added a flag that is unknown without it
+            _complain(f"elastic: {absent}")
         for conflict in manager.option_conflicts():  # a flag that is left out is unknown, too
             _complain(f"elastic: {conflict}")
         raise

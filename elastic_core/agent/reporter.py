@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.agent.interface import WorkerState
 from elastic_core.clock import later
-from elastic_core.errors import DrainedError, SignalException
+from elastic_core.errors import DrainedError, ElasticError, SignalException
 from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.observer import (
     AgentFinished,
@@ -122,7 +122,7 @@ def state_after(error: BaseException) -> WorkerState:
 
 def error_in_words(error: BaseException) -> str:
     """Return the error as text for users."""
-    if isinstance(error, (SignalException, DrainedError)):
+    if isinstance(error, (SignalException, ElasticError)):
         return str(error)
     if isinstance(error, KeyboardInterrupt):
         return "interrupted from the keyboard"

@@ -12,16 +12,13 @@ from elastic_core.interfaces.health import CheckLevel, CheckResult, CheckStatus
 from elastic_core.support.bounded import BackgroundCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from elastic_core.clock import Clock, Duration
     from elastic_core.interfaces.health import HealthCheck
 
 FRESH: Duration = 60.0
 """The minimum number of seconds between two starts of the same check in a running job."""
-
-
-_SEVERITY = (CheckLevel.SKIPPED, CheckLevel.OK, CheckLevel.WARNING, CheckLevel.FAILURE)
 
 
 def results_of(check: HealthCheck, call: BackgroundCall[object], patience: Duration) -> tuple[CheckResult, ...]:
@@ -49,11 +46,6 @@ def _valid(found: object) -> CheckResult:
     raise InvalidPlugin(f"expected a CheckResult, found {found!r}")
 
 
-def _worst(results: Iterable[CheckResult]) -> CheckResult:
-    worst = max(results, key=lambda result: _SEVERITY.index(result.level))
-    return replace(worst, message=f"{worst.name}: {worst.message}", name="") if worst.name else worst
-
-
 class RunningChecks:
     """The health checks of a running job, which run only when results are requested. Thread-safe."""
 
@@ -66,27 +58,31 @@ class RunningChecks:
         """Return the latest results without waiting. A check whose last run began more than `FRESH` seconds ago is
         started again."""
         with self._lock:
-            return tuple(check.look(self._clock) for check in self._checks)
+            return tuple(status for check in self._checks for status in check.look(self._clock))
 
 
 class _RunningCheck:
     def __init__(self, check: HealthCheck) -> None:
         self._check = check
-        self._last = CheckStatus(check.name, check.summary)
+        self._last: tuple[CheckStatus, ...] = (CheckStatus(check.name, check.summary),)
         self._call: BackgroundCall[object] | None = None
         self._begun = LONG_AGO
         self._began_at = 0.0
 
-    def look(self, clock: Clock) -> CheckStatus:
+    def look(self, clock: Clock) -> tuple[CheckStatus, ...]:
         now = clock.now()
         if self._call is not None:
             ended = self._call.wait(0)
             if ended or now - self._begun >= self._check.timeout:
-                result = _worst(results_of(self._check, self._call, 0))
-                self._last = CheckStatus(self._check.name, self._check.summary, result, self._began_at)
+                results = results_of(self._check, self._call, 0)
+                self._last = tuple(map(self._status, results))
             if ended:
                 self._call = None
         elif now - self._begun >= FRESH:  # a hung check is not restarted
             self._begun, self._began_at = now, clock.timestamp()
             self._call = BackgroundCall(self._check.make, "elastic health check")
         return self._last
+
+    def _status(self, result: CheckResult) -> CheckStatus:
+        name = f"{self._check.name}: {result.name}" if result.name else self._check.name
+        return CheckStatus(name, self._check.summary, replace(result, name=""), self._began_at)

@@ -248,8 +248,7 @@ class PluginManager:
         yield f"no {kind.noun} named {name!r} is installed{hint}"
         here = [f"{'/'.join(names_of(item.record))} ({item.source})" for item in provided]
         yield f"installed: {', '.join(sorted(here)) or 'none'}"
-        yield from (f"failed to load: {failure}" for failure in self.failures)
-        yield from (f"blocked by {by}: {source.described}" for source, by in self.blocked.items())
+        yield from self.about_absent()
         if home := self.to_install(kind, name):
             yield f"to install it: pip install {home}"
 
@@ -263,6 +262,11 @@ class PluginManager:
             return self.select(RendezvousBackendRecord, name)
         except PluginError:
             return None
+
+    def about_absent(self) -> Iterator[str]:
+        """Yield a message for each plugin that failed to load or is blocked."""
+        yield from (f"failed to load: {failure}" for failure in self.failures)
+        yield from (f"blocked by {by}: {source.described}" for source, by in self.blocked.items())
 
     def about_unknown_allowed(self) -> list[str]:
         """Return a message for each name in `unknown_allowed`, with the most similar known name."""

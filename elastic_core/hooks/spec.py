@@ -77,7 +77,8 @@ def elastic_add_options() -> list[Option]:  # type: ignore[empty-body]
 
 @hookspec
 def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ignore[empty-body]
-    """Register rendezvous backends, through which nodes find each other. Users select one with `--rdzv-backend`.
+    """Register rendezvous backends, through which nodes find each other. Users select one with `--rdzv-backend`. For a
+    key-value store, `elastic_stores` is shorter.
 
     Called once in each process that loads plugins (an agent or a command, not a worker), in the thread that loads them,
     before the configuration is read. An exception disables only this plugin, and `elastic plugins` shows the error.
@@ -89,18 +90,22 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ign
 
         from elastic_core.plugin import BACKEND_OPTIONS, Option, RendezvousBackendRecord, hookimpl
 
-        def create(context, params):
-            from elastic_core.plugin import StateStore, create_handler
+        def connect(context, params, suffix=""):
             from elastic_redis.backend import RedisBackend  # here, because it imports redis
 
-            number = context.options["database"]
-            store = StateStore(RedisBackend(params.endpoint, number, f"{params.run_id}/stores"))
-            return create_handler(store, RedisBackend(params.endpoint, number, params.run_id), params)
+            return RedisBackend(params.endpoint, context.options["database"], params.run_id + suffix)
+
+        def create(context, params):
+            from elastic_core.plugin import StateStore, create_handler
+
+            store = StateStore(connect(context, params, "/stores"))
+            return create_handler(store, connect(context, params), params)
 
         @hookimpl
         def elastic_rendezvous_backends():
             options = (*BACKEND_OPTIONS, Option("database", int, 0, "number of the Redis database", least=0))
-            return [RendezvousBackendRecord("redis", "a Redis server", create, options, aliases=("valkey",))]
+            more = {"aliases": ("valkey",), "open_backend": connect}
+            return [RendezvousBackendRecord("redis", "a Redis server", create, options, **more)]
     """
 
 
@@ -275,10 +280,10 @@ def elastic_health_checks() -> list[HealthCheckRecord]:  # type: ignore[empty-bo
     after `elastic_rank_policies`. An exception disables only this plugin, and `elastic plugins` shows the error.
 
     The factories of all records are called concurrently, each in a separate thread. `elastic doctor` calls them once.
-    An agent calls them when a client queries its health endpoint, but at most once a minute. If a check yields several
-    results, `elastic doctor` shows all of them, and the health endpoint shows the worst. A check must have no side
-    effects. It fails if it raises or takes longer than the record's `timeout`. The record's `when` can limit the check
-    to one of these two uses.
+    An agent calls them when a client queries its health endpoint, but at most once a minute. A check may yield
+    several results. It must have no side effects. It fails if it raises or takes longer than the record's `timeout`;
+    results that it has yielded before are lost. If a part of it may hang, call it with `BackgroundCall`. The record's
+    `when` can limit the check to one of these two uses.
 
     A complete plugin::
 

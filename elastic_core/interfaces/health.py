@@ -90,7 +90,8 @@ class CheckStatus:
     """The last result of a health check while a job runs.
 
     Args:
-        result: the check's result, or its worst one if it has several; None until the check has run once.
+        name: the check's name and, if it has several results, what was checked: `mounts: /data`.
+        result: None until the check has run once.
         checked_at: the start of the check's last run, in seconds since the epoch; 0 until the check has run once.
     """
 

@@ -133,7 +133,8 @@ the origin of each value. No workers are started. For the flags, see elastic run
         example="elastic explain --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py",
         codes={
             ExitCode.SUCCESS: "the configuration is valid",
-            ExitCode.BAD_CONFIGURATION: "the configuration is invalid, or the script does not exist; every problem is listed",
+            ExitCode.BAD_CONFIGURATION: "the configuration is invalid, or the script does not exist; every problem is "
+            "listed",
         },
     ),
     CommandRecord(

@@ -159,7 +159,7 @@ def advertised_address(params: RendezvousParameters, places: Iterable[tuple[str,
     if params.max_nodes == 1:
         return LOOPBACK
     if places is None:
-        with contextlib.suppress(ValueError):  # the endpoint has another form
+        with contextlib.suppress(ConfigurationError):  # the endpoint has another form
             places = hosts_of(params.endpoint, _ANY_PORT)
     return reached_at(places or ())
 

@@ -55,11 +55,14 @@ def hosts_of(endpoint: str, default_port: int) -> list[tuple[str, int]]:
     `[scheme://[user@]]host[:port][/path]`.
 
     Raises:
-        ValueError: an endpoint is not a host with a port.
+        ConfigurationError: an endpoint is not a host with a port.
     """
     parts = [part.strip() for part in endpoint.split(",")]
     urls = [part.partition("://")[2].partition("/")[0].rpartition("@")[2] for part in parts]
-    return [split_host_port(url or part, default_port, endpoint) for url, part in zip(urls, parts, strict=True)]
+    try:
+        return [split_host_port(url or part, default_port, endpoint) for url, part in zip(urls, parts, strict=True)]
+    except ValueError as error:
+        raise ConfigurationError(Problem("--rdzv-endpoint", f"expected HOST[:PORT],..., {error}")) from error
 
 
 def is_loopback(host: str) -> bool:
@@ -87,7 +90,7 @@ def is_remote(endpoint: str) -> bool:
         return False
     try:
         return any(not is_loopback_address(host) for host, _ in hosts_of(endpoint, 1))
-    except ValueError:
+    except ConfigurationError:
         return False
 
 

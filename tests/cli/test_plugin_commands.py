@@ -197,6 +197,16 @@ def test_missing_doctor_names_the_reason(monkeypatch, capsys):
     assert "; pip install elastic-doctor" in capsys.readouterr().err
 
 
+def test_blocked_plugin_is_named_for_its_unknown_command_and_flag(installed, monkeypatch, capsys):
+    installed()
+    monkeypatch.setenv("ELASTIC_DISABLE_PLUGINS", "commander")
+    blocked = "blocked by ELASTIC_DISABLE_PLUGINS: plugin 'commander' of commander 1.0"
+    assert cli.main(["forget", "job7"]) == 2
+    assert blocked in capsys.readouterr().err
+    assert cli.main(["run", "--team=red", "train.py"]) == 2
+    assert blocked in capsys.readouterr().err
+
+
 def test_missing_plugins_flag_names_the_distribution(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ELASTIC_DISABLE_PLUGINS", "elastic-notices")
     assert cli.main(["run", "--notices=aws", "train.py"]) == 2

@@ -86,15 +86,22 @@ def test_bad_check_is_a_failure(clock, make, message, remedy):
     assert (message in found.message, found.remedy) == (True, remedy)
 
 
-@pytest.mark.parametrize(
-    ("levels", "worst"),
-    [("ok failure warning", "failure"), ("warning ok", "warning"), ("skipped ok", "ok"), ("", "skipped")],
-)
-def test_worst_of_several_results_is_shown(clock, levels, worst):
-    results = tuple(CheckResult(CheckLevel(level), "it", name=level) for level in levels.split())
+def test_every_result_of_a_check_is_shown(clock):
+    results = (CheckResult(CheckLevel.OK, "mounted", name="/data"), CheckResult(CheckLevel.FAILURE, "no", "do", "/b"))
     check, made = counted(lambda: results)
-    found = after(RunningChecks([check], clock), clock, made).result
-    assert (found.level.value, found.message) == (worst, f"{worst}: it" if levels else "nothing to check")
+    checks = RunningChecks([check], clock)
+    after(checks, clock, made)
+    shown = {status.name: status.result for status in checks.results()}
+    assert shown == {
+        f"{check.name}: /data": CheckResult(CheckLevel.OK, "mounted"),
+        f"{check.name}: /b": CheckResult(CheckLevel.FAILURE, "no", "do"),
+    }
+
+
+def test_check_without_results_had_nothing_to_check(clock):
+    check, made = counted(lambda: ())
+    found = after(RunningChecks([check], clock), clock, made)
+    assert (found.name, found.result) == (check.name, CheckResult(CheckLevel.SKIPPED, "nothing to check"))
 
 
 def test_hanging_check_fails_and_is_not_repeated(clock):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic_core.errors import ConfigurationError
 from elastic_core.support.sockets import (
     address_towards,
     hosts_of,
@@ -121,7 +122,7 @@ def test_endpoint_hosts_are_extracted(endpoint, expected):
 
 @pytest.mark.parametrize("endpoint", ["", "/a/file", "node0,", "file:///a/file"])
 def test_endpoint_without_hosts_is_rejected(endpoint):
-    with pytest.raises(ValueError, match=r"^found "):
+    with pytest.raises(ConfigurationError, match=r"--rdzv-endpoint: expected HOST\[:PORT\],..., found "):
         hosts_of(endpoint, 7)
 
 

@@ -32,6 +32,7 @@ _CONNECTION = (
     ),
     Option("read_timeout", float, 60.0, "time limit for a store operation", "seconds", above=0),
 )
+_OF_TCP = tuple(option.name for option in _CONNECTION)
 _FIRST = Option(
     "connect_timeout",
     float,
@@ -49,7 +50,7 @@ C10D = (
     ),
     *_CONNECTION,
 )
-_FILE = tuple(option for option in C10D if option.name not in ("store_type", "is_host", "read_timeout"))
+_FILE = tuple(option for option in C10D if option.name not in ("store_type", "is_host", *_OF_TCP))
 _STATIC = (
     *(option for option in _SHARED if option.name != "last_call_timeout"),
     Option("master_addr", str, None, "address of rank 0, used without an endpoint (127.0.0.1 if unset)"),

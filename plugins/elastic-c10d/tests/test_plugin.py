@@ -31,6 +31,10 @@ def defaults(name):
     return {option.name: option.default for option in record(name).options}
 
 
+def test_file_backend_has_no_options_of_tcp_stores():
+    assert defaults("c10d").keys() - defaults("file") == {"store_type", "is_host", "outage_grace", "read_timeout"}
+
+
 @pytest.mark.parametrize("call", ["factory", "open_backend"])
 def test_missing_torch_error_names_it_and_the_plugin(call, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)

@@ -79,7 +79,7 @@ def places_of(settings: Settings, record: RendezvousBackendRecord | None) -> tup
         return ()
     if record.hosts_of is not None:
         return tuple(dict.fromkeys(Place(*item) for item in record.hosts_of(settings)))
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ConfigurationError):
         found = hosts_of(settings.rdzv_endpoint, 0)
         if all(port for _, port in found):
             return tuple(dict.fromkeys(Place(*item) for item in found))

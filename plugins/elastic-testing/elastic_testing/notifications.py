@@ -73,7 +73,7 @@ def largest_facts() -> dict[str, Any]:
     stop = StopStatus(2**31, 2**40, 1.7e9, 1.7e9 + 60, tuple(range(256)), tuple(range(256, 512)))
     sign, now = Instant(1e9 - 60), Instant(1e9)
     return {
-        "elastic_round_formed": RoundFormed(job, 2**31, 4095, 4096, 1e6, Round(2**31, members, 10**6, text, ended)),
+        "elastic_round_formed": RoundFormed(job, 2**31, 0, 4096, 1e6, Round(2**31, members, 10**6, text, ended)),
         "elastic_workers_started": WorkersStarted(job, 2**31, {rank: 4_194_303 - rank for rank in ranks}, ranks),
         "elastic_worker_exited": WorkerExited(job, 2**31, 511, -9, stopped=True),
         "elastic_worker_failed": WorkerFailed(job, failure),
@@ -92,7 +92,8 @@ def _of_later_version(fact: Any) -> Any:
 
 class NotificationContract:
     """See the notification hooks in the reference of hooks. To use it with pytest, inherit from this class and define a
-    fixture `plugin` that returns the module or object with the hooks.
+    fixture `plugin` that returns the module or object with the hooks. Each test calls all hooks once, on the node of
+    rank 0.
 
     Attributes:
         options: values of the options that the plugin adds, instead of their defaults.
