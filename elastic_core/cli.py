@@ -188,15 +188,11 @@ def _provided(name: str, manager: PluginManager) -> tuple[CommandRecord, Source]
         provided = manager.provided(CommandRecord, name)
         return provided.record, provided.source
     known = [*COMMANDS, *names]
-    home = CommandRecord.homes.get(name)
-    if by := next((by for source, by in manager.blocked.items() if source.distribution == home), ""):
-        advice = f"; {home} is blocked by {by}"
-    elif home:
-        advice = f"; {to_load(home)}"
-    else:
-        advice = did_you_mean(name, known) or "; see elastic --help"
+    home = manager.to_install(CommandRecord, name)
+    advice = f"; {to_load(home)}" if home else did_you_mean(name, known) or "; see elastic --help"
     message = f"expected a command ({', '.join(known)}), found {name!r}{advice}"
-    raise ConfigurationError(Problem("command", "\n  ".join([message, *manager.about_absent()])))
+    failed = (f"failed to load: {failure}" for failure in manager.failures)
+    raise ConfigurationError(Problem("command", "\n  ".join([message, *failed, *manager.about_blocked()])))
 
 
 _COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
@@ -277,7 +273,8 @@ def read_like_run(
     name = command.name if command else "run"
     manager = loaded[2] if loaded and loaded[1] == allowed else _load_plugins(sources, allowed, name)
     added = [option for option in manager.added_options() if option.name.replace("-", "_") not in own]
-    if sources.line({**specs, **config.specs_of_options(added)}).help:
+    line = sources.line({**specs, **config.specs_of_options(added)})
+    if line.help:
         from elastic_core.config.explain import command_help, help_text
 
         show(command_help(command) if command else help_text(added))
@@ -286,8 +283,10 @@ def read_like_run(
         more |= {"backend_named": manager.backend_named, "others": others}
         reading = config.read(sources, added, own=tuple(own.values()), require_script=command is None, **more)
     except ConfigurationError:
-        for absent in manager.about_absent():  # perhaps the plugin would have added a flag that is unknown without it
-            _complain(f"elastic: {absent}")
+        for failure in manager.failures:  # perhaps the plugin would have added a setting that is unknown without it
+            _complain(f"elastic: failed to load: {failure}")
+        for blocked in () if line.certain else manager.about_blocked():
+            _complain(f"elastic: {blocked}")
         for conflict in manager.option_conflicts():  # a flag that is left out is unknown, too
             _complain(f"elastic: {conflict}")
         raise

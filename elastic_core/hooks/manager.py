@@ -248,7 +248,8 @@ class PluginManager:
         yield f"no {kind.noun} named {name!r} is installed{hint}"
         here = [f"{'/'.join(names_of(item.record))} ({item.source})" for item in provided]
         yield f"installed: {', '.join(sorted(here)) or 'none'}"
-        yield from self.about_absent()
+        yield from (f"failed to load: {failure}" for failure in self.failures)
+        yield from self.about_blocked()
         if home := self.to_install(kind, name):
             yield f"to install it: pip install {home}"
 
@@ -263,10 +264,9 @@ class PluginManager:
         except PluginError:
             return None
 
-    def about_absent(self) -> Iterator[str]:
-        """Yield a message for each plugin that failed to load or is blocked."""
-        yield from (f"failed to load: {failure}" for failure in self.failures)
-        yield from (f"blocked by {by}: {source.described}" for source, by in self.blocked.items())
+    def about_blocked(self) -> list[str]:
+        """Return a message for each plugin that is blocked."""
+        return [f"blocked by {by}: {source.described}" for source, by in self.blocked.items()]
 
     def about_unknown_allowed(self) -> list[str]:
         """Return a message for each name in `unknown_allowed`, with the most similar known name."""

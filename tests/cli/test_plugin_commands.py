@@ -190,7 +190,7 @@ def test_errors_of_user_and_plugin_exit_2(installed, argv, message, capfd):
 def test_missing_doctor_names_the_reason(monkeypatch, capsys):
     monkeypatch.setenv("ELASTIC_DISABLE_PLUGINS", "elastic-doctor")
     assert cli.main(["doctor"]) == 2
-    assert "; elastic-doctor is blocked by ELASTIC_DISABLE_PLUGINS" in capsys.readouterr().err
+    assert "\n  blocked by ELASTIC_DISABLE_PLUGINS: plugin 'doctor' of elastic-doctor" in capsys.readouterr().err
     monkeypatch.delenv("ELASTIC_DISABLE_PLUGINS")
     monkeypatch.setattr(importlib.metadata, "distributions", lambda **_: iter(()))
     assert cli.main(["doctor"]) == 2
