@@ -31,4 +31,4 @@ __all__ = [
     "WorkerState",
 ]
 if not TYPE_CHECKING:  # the module of `LocalElasticAgent` loads plugins, which importing this package must not do
-    __getattr__, _ = lazy_names(__name__, {"elastic_core.launch": "LocalElasticAgent"})
+    __getattr__, _ = lazy_names(__name__)

@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["HealthCheckServer", "Probe", "create_healthcheck_server", "live", "ready"]
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_names(__name__, {"elastic_core.health.server": " ".join(__all__)})
+    __getattr__, __dir__ = lazy_names(__name__)

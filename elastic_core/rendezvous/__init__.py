@@ -40,28 +40,5 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.store_backend import StoreBackend as StoreBackend
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "elastic_core.errors": (
-                "RendezvousClosedError RendezvousConnectionError RendezvousError RendezvousGracefulExitError "
-                "RendezvousStateError RendezvousTimeoutError"
-            ),
-            "elastic_core.interfaces.backend": (
-                "Announced EntryDroppedError RendezvousBackend RosterBackend RoundStores Token"
-            ),
-            "elastic_core.interfaces.handler": (
-                "RendezvousHandler RendezvousInfo RendezvousParameters RendezvousStoreInfo RoundHandler"
-            ),
-            "elastic_core.interfaces.node": "Member Node Round",
-            "elastic_core.rendezvous.handler": "DynamicRendezvousHandler create_handler",
-            "elastic_core.compat.state_store": "StateStore",
-            "elastic_core.rendezvous.store_backend": "StoreBackend",
-            "elastic_core.rendezvous.registry": (
-                "RendezvousHandlerCreator RendezvousHandlerRegistry get_rendezvous_handler rendezvous_handler_registry"
-            ),
-            "elastic_core.rendezvous.round_stores": "PrefixedStore PrefixedStores",
-            "elastic_core.rendezvous.settings": "RendezvousSettings RendezvousTimeout",
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__)
     __all__ = __dir__()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import sys
 import threading
@@ -9,20 +11,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package that imports its names on first use.
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` for a package that imports its names on first use. The names are those that
+    the package imports under `if TYPE_CHECKING`, for type checkers.
 
-    Assign them under `if not TYPE_CHECKING`, because type checkers accept any name from a module that has
-    `__getattr__`.
-
-    Args:
-        package: the package's `__name__`.
-        homes: maps each module to the names that it provides, separated by spaces.
-    """
-    home_of = {name: home for home, names in homes.items() for name in names.split()}
+    Assign the functions under `if not TYPE_CHECKING`, because type checkers accept any name from a module that has
+    `__getattr__`. `package` is the package's `__name__`."""
+    source = inspect.getsource(sys.modules[package])
+    imports = (node for part in ast.parse(source).body if isinstance(part, ast.If) for node in part.body)
+    found = [node for node in imports if isinstance(node, ast.ImportFrom)]
+    home_of = {alias.name: node.module or "" for node in found for alias in node.names}
 
     def load(name: str) -> Any:
         if name not in home_of:

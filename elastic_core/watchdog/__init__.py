@@ -16,13 +16,5 @@ if TYPE_CHECKING:
     from elastic_core.watchdog.timer_server import RequestQueue as RequestQueue
     from elastic_core.watchdog.timer_server import TimerServer as TimerServer
 else:
-    __getattr__, _names = lazy_names(
-        __name__,
-        {
-            "elastic_core.watchdog.guard": "TimerClient TimerRequest configure expires",
-            "elastic_core.watchdog.timer_server": (
-                "LocalTimerClient LocalTimerServer MultiprocessingRequestQueue RequestQueue TimerServer"
-            ),
-        },
-    )
+    __getattr__, _names = lazy_names(__name__)
     __all__ = ["beat", *_names()]

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["C10dRendezvousBackend", "StoreServer", "create_backend"]
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "elastic_c10d.create": "C10dRendezvousBackend create_backend",
-            "elastic_c10d.server": "StoreServer",
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__)

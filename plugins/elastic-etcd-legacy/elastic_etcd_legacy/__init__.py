@@ -31,15 +31,4 @@ __all__ = [
     "create_rdzv_handler",
 ]
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "elastic_core.plugin": "RendezvousHandler RendezvousParameters",
-            "elastic_etcd_legacy.aliases": (
-                "RendezvousClosedException RendezvousException RendezvousHandlerFactory RendezvousNonRetryableError "
-                "RendezvousTimeoutException"
-            ),
-            "elastic_etcd_legacy.create": "create_rdzv_handler",
-            "elastic_etcd_legacy.handler": "EtcdRendezvousHandler",
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__)

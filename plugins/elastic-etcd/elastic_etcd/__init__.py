@@ -13,13 +13,4 @@ if TYPE_CHECKING:
 
 __all__ = ["EtcdClient", "EtcdRendezvousBackend", "EtcdServer", "EtcdStore", "create_backend"]
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "elastic_etcd.backend.backend": "EtcdRendezvousBackend",
-            "elastic_etcd.backend.create": "create_backend",
-            "elastic_etcd.client.client": "EtcdClient",
-            "elastic_etcd.server": "EtcdServer",
-            "elastic_etcd.store.torch_store": "EtcdStore",
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__)

@@ -19,12 +19,4 @@ if TYPE_CHECKING:
 
 __all__ = ["FileTimerClient", "FileTimerRequest", "FileTimerServer", "configure", "expires"]
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "elastic_core.plugin": "configure expires",
-            "elastic_file_timer.client": "FileTimerClient",
-            "elastic_file_timer.request": "FileTimerRequest",
-            "elastic_file_timer.server": "FileTimerServer",
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__)
