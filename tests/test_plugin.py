@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +23,15 @@ def test_every_exported_name_loads():
 def test_unknown_name_is_an_error():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         plugin.nothing  # noqa: B018
+
+
+def test_type_checkers_see_the_same_names():
+    checking = next(node for node in ast.parse(Path(plugin.__file__).read_text()).body if isinstance(node, ast.If))
+    imports = [node for node in checking.body if isinstance(node, ast.ImportFrom)]
+    homes = {alias.asname: node.module for node in imports for alias in node.names}
+    assert sorted(homes) == sorted({*plugin.__all__} - {"lazy_names"})
+    for name, home in homes.items():
+        assert getattr(plugin, name) is getattr(importlib.import_module(home), name)
 
 
 LOAD = """
