@@ -288,9 +288,9 @@ class CommandRecord(Record):
         operands: the names of the required positional arguments, in order.
         like_run: whether the command accepts all flags of `elastic run` and a script, instead of `settings` and
             `operands`. The script may be omitted. `factory` receives its words, and `context.plan` is the run's plan.
-            Its `error` contains the problems with the script and with what the settings select, such as an unknown
-            backend. All other problems that `elastic run` would report end the command before `factory` is called. If
-            a single-node job has no id, its id is the command's name.
+            Its `error` contains the problems with the script and the selected records, such as an unknown backend. All
+            other problems that `elastic run` would report end the command before `factory` is called. If a single-node
+            job has no id, its id is the command's name.
         about: the text between the usage and the flags in the command's help; by default the summary.
         example: a complete command line for the help.
         codes: exit codes with a special meaning for this command, for the help.

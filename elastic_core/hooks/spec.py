@@ -282,8 +282,8 @@ def elastic_health_checks() -> list[HealthCheckRecord]:  # type: ignore[empty-bo
     The factories of all records are called concurrently, each in a separate thread. `elastic doctor` calls them once.
     An agent calls them when a client queries its health endpoint, but at most once a minute. A check may yield
     several results. It must have no side effects. It fails if it raises or takes longer than the record's `timeout`;
-    results that it has yielded before are lost. If a part of it may hang, call it with `BackgroundCall`. The record's
-    `when` can limit the check to one of these two uses.
+    results that it has yielded before are lost. If a part of the check may hang, run that part in a `BackgroundCall`.
+    The record's `when` can limit the check to one of these two uses.
 
     A complete plugin::
 
